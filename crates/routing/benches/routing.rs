@@ -1,0 +1,194 @@
+//! What routing costs.
+//!
+//! `cargo bench -p omma-routing` times every router over tokens and experts, then prints two
+//! ratios, each measured inside the same run: how the time of softmax token choice grows from `T` to
+//! `4T`, and how it compares with the raw GEMMs of the experts it routes to.
+
+#![expect(clippy::print_stdout, reason = "the ratios are this program's result")]
+#![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use burn::tensor::{Device, Tensor, TensorData};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
+use gemm::{Parallelism, gemm};
+use omma_routing::{Context, Layout, Router, RouterConfig, Seed, Soft};
+use rand::RngExt;
+
+const WIDTH: usize = 384;
+const HIDDEN: usize = 1536;
+const K: usize = 2;
+const TOKENS_PER_IMAGE: usize = 256;
+const TOKENS: [usize; 4] = [1 << 10, 1 << 12, 1 << 14, 1 << 16];
+const EXPERTS: [usize; 3] = [8, 32, 128];
+
+/// One router with a batch to route.
+struct Job {
+    router: Router,
+    tokens: Tensor<2>,
+    context: Context,
+}
+
+impl Job {
+    fn new(config: &RouterConfig, tokens: usize, training: bool) -> Self {
+        let device = Device::flex();
+        let layout = Layout::new(tokens / TOKENS_PER_IMAGE, TOKENS_PER_IMAGE);
+        let context = match training {
+            true => Context::training(layout, Seed::new(1)),
+            false => Context::inference(layout),
+        };
+        let values = TensorData::new(random(tokens * WIDTH), [tokens, WIDTH]);
+        let router = config.init(WIDTH, Seed::new(2), &device).unwrap();
+        Self { router, tokens: Tensor::from_data(values, &device), context }
+    }
+
+    fn run(&self) {
+        black_box(self.router.route(self.tokens.clone(), &self.context).unwrap());
+    }
+}
+
+fn random(length: usize) -> Vec<f32> {
+    let mut rng = Seed::new(3).named("bench").rng();
+    (0..length).map(|_| rng.random_range(-1.0..1.0)).collect()
+}
+
+fn routers(experts: usize) -> Vec<(&'static str, RouterConfig, bool)> {
+    let slots = Soft::slots_for(TOKENS_PER_IMAGE, experts, 1.0).unwrap();
+    vec![
+        ("softmax token choice", RouterConfig::softmax_token_choice(experts, K), false),
+        ("softmax token choice, training", RouterConfig::softmax_token_choice(experts, K), true),
+        ("sinkhorn token choice", RouterConfig::sinkhorn_token_choice(experts, K), true),
+        ("softmax expert choice", RouterConfig::softmax_expert_choice(experts, 1.0), false),
+        ("sinkhorn expert choice", RouterConfig::sinkhorn_expert_choice(experts, 1.0), false),
+        ("sparse expert choice", RouterConfig::sparse_expert_choice(experts, 1.0), false),
+        ("soft", RouterConfig::soft(experts, slots), false),
+    ]
+}
+
+fn every_router(criterion: &mut Criterion) {
+    for (name, ..) in routers(8) {
+        let mut group = criterion.benchmark_group(name);
+        for experts in EXPERTS {
+            let (_, config, training) =
+                routers(experts).into_iter().find(|(other, ..)| *other == name).unwrap();
+            for tokens in TOKENS {
+                let job = Job::new(&config, tokens, training);
+                let id = BenchmarkId::new(format!("E={experts}"), tokens);
+                group.throughput(Throughput::Elements(tokens as u64));
+                group.bench_function(id, |bencher| bencher.iter(|| job.run()));
+            }
+        }
+        group.finish();
+    }
+}
+
+/// Medians of several jobs, run in turn so that a noisy moment hits all of them.
+fn medians<const N: usize>(rounds: usize, mut jobs: [&mut dyn FnMut(); N]) -> [Duration; N] {
+    let mut times = [const { Vec::new() }; N];
+    for _ in 0..rounds {
+        for (job, times) in jobs.iter_mut().zip(&mut times) {
+            let start = Instant::now();
+            job();
+            times.push(start.elapsed());
+        }
+    }
+    times.map(|mut times| {
+        times.sort();
+        times[times.len() / 2]
+    })
+}
+
+fn growth() {
+    let config = RouterConfig::softmax_token_choice(32, K);
+    let jobs = TOKENS.map(|tokens| Job::new(&config, tokens, false));
+    let [a, b, c, d] = medians(
+        41,
+        [&mut || jobs[0].run(), &mut || jobs[1].run(), &mut || jobs[2].run(), &mut || {
+            jobs[3].run()
+        }],
+    );
+    println!("\nsoftmax token choice, E = 32, K = {K}, D = {WIDTH}");
+    for (tokens, time) in TOKENS.into_iter().zip([a, b, c, d]) {
+        println!("  {tokens:>6} tokens  {:>8.3} ms", time.as_secs_f64() * 1e3);
+    }
+    for (tokens, (less, more)) in TOKENS.into_iter().zip([(a, b), (b, c), (c, d)]) {
+        let ratio = more.as_secs_f64() / less.as_secs_f64();
+        println!("  {tokens:>6} → {:>6} tokens  ×{ratio:.2}", tokens * 4);
+    }
+}
+
+/// `c = a · b` for row-major `[m, k]` and `[k, n]`.
+fn raw_gemm(a: &[f32], b: &[f32], c: &mut [f32], [m, k, n]: [usize; 3]) {
+    assert!(a.len() == m * k && b.len() == k * n && c.len() == m * n);
+    // SAFETY: the strides are those of row-major matrices of exactly these sizes.
+    unsafe {
+        gemm(
+            m,
+            n,
+            k,
+            c.as_mut_ptr(),
+            1,
+            n as isize,
+            false,
+            a.as_ptr(),
+            1,
+            k as isize,
+            b.as_ptr(),
+            1,
+            n as isize,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            Parallelism::Rayon(0),
+        );
+    }
+}
+
+fn share_of_experts() {
+    let (tokens, experts) = (1 << 14, 32);
+    let rows = tokens * K / experts;
+    let (input, mut hidden) = (random(rows * WIDTH), vec![0.0; rows * HIDDEN]);
+    let mut output = vec![0.0; rows * WIDTH];
+    let weights: Vec<_> = (0..experts).map(|_| random(WIDTH * HIDDEN)).collect();
+    let mut experts_gemms = || {
+        for weight in &weights {
+            raw_gemm(&input, weight, &mut hidden, [rows, WIDTH, HIDDEN]);
+            raw_gemm(&hidden, weight, &mut output, [rows, HIDDEN, WIDTH]);
+        }
+        black_box(&output);
+    };
+    let config = RouterConfig::softmax_token_choice(experts, K);
+    let (inference, training) = (Job::new(&config, tokens, false), Job::new(&config, tokens, true));
+    let [gemms, inference, training] =
+        medians(15, [&mut experts_gemms, &mut || inference.run(), &mut || training.run()]);
+    println!("\n{tokens} tokens, E = {experts}, K = {K}, D = {WIDTH}, hidden {HIDDEN}");
+    println!("  expert GEMMs, forward    {:>8.2} ms", gemms.as_secs_f64() * 1e3);
+    for (name, time) in [("routing, inference", inference), ("routing, training", training)] {
+        let share = 100.0 * time.as_secs_f64() / gemms.as_secs_f64();
+        println!("  {name:<22}   {:>8.2} ms  {share:.2} % of the GEMMs", time.as_secs_f64() * 1e3);
+    }
+}
+
+criterion_group! {
+    name = routing;
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_secs(1));
+    targets = every_router
+}
+
+fn main() {
+    // The ratios alone: `cargo bench -p omma-routing -- ratios`.
+    if !std::env::args().any(|argument| argument == "ratios") {
+        routing();
+    }
+    growth();
+    share_of_experts();
+    Criterion::default().configure_from_args().final_summary();
+}

@@ -1,0 +1,116 @@
+//! Who is served first when experts have a capacity.
+
+use rand::seq::SliceRandom;
+use serde::{Deserialize, Serialize};
+
+use crate::{layout::Groups, seed::Seed};
+
+/// The order in which tokens claim slots. Whatever the order, all first choices go before all
+/// second choices, and tokens that tie keep their order of arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// As they stand in the group ("vanilla").
+    #[default]
+    Arrival,
+    /// Batch priority: the largest affinity first (V-MoE).
+    MaxGate,
+    /// Batch priority: the largest sum of the chosen affinities first (paper 002 App. E.1).
+    SumOfGates,
+    /// In an order drawn from the seed.
+    Shuffled,
+    /// The tokens of one modality first, then the others, each as they stand.
+    ModalityFirst(usize),
+}
+
+/// What an order may depend on.
+pub(crate) struct Arrivals<'a> {
+    pub(crate) groups: &'a Groups,
+    /// The modality of every token.
+    pub(crate) modality: Option<&'a [usize]>,
+    pub(crate) seed: Seed,
+}
+
+impl Order {
+    /// The tokens of `group` in the order in which they are served.
+    ///
+    /// - `max`, `sum`: the largest and the summed affinity of every token's choices
+    pub(crate) fn serve(
+        &self,
+        arrivals: &Arrivals,
+        group: usize,
+        max: &[f32],
+        sum: &[f32],
+    ) -> Vec<u32> {
+        let mut tokens = arrivals.groups.tokens(group).to_vec();
+        match self {
+            Self::Arrival => {}
+            Self::MaxGate => tokens = by_priority(tokens, max),
+            Self::SumOfGates => tokens = by_priority(tokens, sum),
+            Self::Shuffled => {
+                let seed = arrivals.seed.named("order").numbered(group as u64);
+                tokens.shuffle(&mut seed.rng());
+            }
+            Self::ModalityFirst(first) => {
+                let modality = arrivals.modality.expect("the router has checked for modalities");
+                let (mut favoured, others): (Vec<u32>, Vec<u32>) =
+                    tokens.iter().partition(|token| modality[**token as usize] == *first);
+                favoured.extend(others);
+                tokens = favoured;
+            }
+        }
+        tokens
+    }
+}
+
+/// Sorts by decreasing priority, stably, in linear time: a radix sort on the bits of the floats.
+fn by_priority(mut tokens: Vec<u32>, priority: &[f32]) -> Vec<u32> {
+    const BITS: u32 = 11;
+    let key = |token: u32| descending_bits(priority[token as usize]);
+    let mut sorted = vec![0; tokens.len()];
+    for shift in [0, BITS, 2 * BITS] {
+        let digit = |token: u32| (key(token) >> shift) as usize & ((1 << BITS) - 1);
+        let mut starts = [0_usize; 1 << BITS];
+        tokens.iter().for_each(|token| starts[digit(*token)] += 1);
+        let mut next = 0;
+        for start in &mut starts {
+            next += std::mem::replace(start, next);
+        }
+        for &token in &tokens {
+            let start = &mut starts[digit(token)];
+            sorted[*start] = token;
+            *start += 1;
+        }
+        std::mem::swap(&mut tokens, &mut sorted);
+    }
+    tokens
+}
+
+/// Bits that, read as an integer, order floats from the largest to the smallest; both zeros tie.
+pub(crate) fn descending_bits(value: f32) -> u32 {
+    let bits = (value + 0.0).to_bits();
+    if bits >> 31 == 0 { !(bits | 1 << 31) } else { bits }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn priority_is_a_stable_sort(priority in prop::collection::vec(-2.0..2.0_f32, 0..300)) {
+            // Coarse values, so that there are many ties.
+            let priority: Vec<f32> = priority.iter().map(|p| (p * 8.0).round() / 8.0).collect();
+            let mut expected: Vec<u32> = (0..priority.len() as u32).collect();
+            expected.sort_by(|a, b| priority[*b as usize].partial_cmp(&priority[*a as usize]).unwrap());
+            prop_assert_eq!(by_priority((0..priority.len() as u32).collect(), &priority), expected);
+        }
+    }
+
+    #[test]
+    fn both_zeros_are_the_same_priority() {
+        assert_eq!(by_priority(vec![0, 1, 2], &[-0.0, 0.0, 1.0]), [2, 0, 1]);
+    }
+}

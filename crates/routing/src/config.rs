@@ -1,0 +1,217 @@
+//! A router as a product of independent choices.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    affinity::{Affinity, CombineWeights, Sinkhorn, SparseTransport},
+    allocation::{Allocation, ExpertChoice, Order, Soft, TokenChoice},
+    capacity::{Capacity, Rounding},
+    error::{Result, RoutingError},
+    layout::{Grouping, Scope},
+    losses::{Loss, LossTerm},
+    pool::{Gate, Pool, PruneMode, Pruning},
+};
+
+/// Everything that defines a router but its weights.
+///
+/// The six routers of paper 001 are constructors; every other system is a point near one of them:
+///
+/// ```
+/// use omma_routing::{Pool, RouterConfig};
+/// // E³ with K = 1 and M = 2 (paper 000).
+/// let e3 = RouterConfig {
+///     pool: Pool::Members { members: 2, overlap: 0 },
+///     ..RouterConfig::softmax_token_choice(32, 1)
+/// };
+/// e3.check()?;
+/// # Ok::<(), omma_routing::RoutingError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterConfig {
+    /// Experts, `E`.
+    pub experts: usize,
+    /// Who chooses whom.
+    pub allocation: Allocation,
+    /// By what.
+    #[serde(default)]
+    pub affinity: Affinity,
+    /// Gaussian noise on the logits while training, in units of `1/E` with `E` the experts of a
+    /// token's gate; V-MoE trains with 1.
+    #[serde(default)]
+    pub noise: f64,
+    /// Where combine weights come from.
+    #[serde(default)]
+    pub combine: CombineWeights,
+    /// Which experts a token may choose from.
+    #[serde(default)]
+    pub pool: Pool,
+    /// Experts that are gone.
+    #[serde(default)]
+    pub pruning: Pruning,
+    /// What is routed together.
+    #[serde(default)]
+    pub grouping: Grouping,
+    /// What is routed: tokens or images.
+    #[serde(default)]
+    pub scope: Scope,
+    /// What the router pays for.
+    #[serde(default)]
+    pub losses: Vec<LossTerm>,
+}
+
+impl RouterConfig {
+    /// Softmax token choice (paper 001 §2.1), V-MoE's router: noise 1, importance and load loss,
+    /// capacity factor 1.05 with batch priority in training, no limit at inference.
+    pub fn softmax_token_choice(experts: usize, k: usize) -> Self {
+        let capacity = Some(Capacity::factor(1.05));
+        Self {
+            noise: 1.0,
+            losses: LossTerm::vmoe(),
+            ..Self::new(
+                experts,
+                Allocation::TokenChoice(TokenChoice {
+                    capacity,
+                    order: Order::MaxGate,
+                    ..TokenChoice::dropless(k)
+                }),
+            )
+        }
+    }
+
+    /// Sinkhorn token choice (paper 001 §2.2): `C = round(k · T / E)`, no auxiliary loss.
+    pub fn sinkhorn_token_choice(experts: usize, k: usize) -> Self {
+        let capacity = Some(paper_capacity(1.0));
+        Self {
+            affinity: Affinity::Sinkhorn(Sinkhorn::default()),
+            ..Self::new(
+                experts,
+                Allocation::TokenChoice(TokenChoice { capacity, ..TokenChoice::dropless(k) }),
+            )
+        }
+    }
+
+    /// Softmax expert choice (paper 001 §2.3): `C = round(factor · T / E)`.
+    pub fn softmax_expert_choice(experts: usize, factor: f64) -> Self {
+        let capacity = paper_capacity(factor);
+        Self::new(experts, Allocation::ExpertChoice(ExpertChoice { capacity }))
+    }
+
+    /// Sinkhorn expert choice (paper 001 §2.4).
+    pub fn sinkhorn_expert_choice(experts: usize, factor: f64) -> Self {
+        let affinity = Affinity::Sinkhorn(Sinkhorn::default());
+        Self { affinity, ..Self::softmax_expert_choice(experts, factor) }
+    }
+
+    /// Sparsity-constrained expert choice (paper 001 §2.5).
+    pub fn sparse_expert_choice(experts: usize, factor: f64) -> Self {
+        let affinity = Affinity::SparseTransport(SparseTransport::default());
+        Self { affinity, ..Self::softmax_expert_choice(experts, factor) }
+    }
+
+    /// Soft MoE (paper 001 §2.6) in its normalised form, one image per group.
+    pub fn soft(experts: usize, slots: usize) -> Self {
+        Self {
+            grouping: Grouping::Images(1),
+            ..Self::new(experts, Allocation::Soft(Soft { slots, normalised: true }))
+        }
+    }
+
+    /// `allocation` over `experts` experts, with the default of every other choice.
+    pub fn new(experts: usize, allocation: Allocation) -> Self {
+        Self {
+            experts,
+            allocation,
+            affinity: Affinity::default(),
+            noise: 0.0,
+            combine: CombineWeights::default(),
+            pool: Pool::default(),
+            pruning: Pruning::default(),
+            grouping: Grouping::default(),
+            scope: Scope::default(),
+            losses: Vec::new(),
+        }
+    }
+
+    /// Fails on a configuration that cannot route anything, or whose parts contradict each other.
+    pub fn check(&self) -> Result<()> {
+        let gates = self.pool.gates(self.experts)?;
+        let alive = self.pruning.alive(self.experts)?;
+        let choosable = |gate: &Gate| gate.experts.iter().filter(|expert| alive[**expert]).count();
+        let fewest = gates.iter().map(choosable).min().unwrap_or(0);
+        if fewest == 0 {
+            return Err(RoutingError::TooManyChoices { k: 1, experts: 0 });
+        }
+        self.allocation.check(fewest)?;
+        self.affinity.check()?;
+        self.grouping.check()?;
+        not_negative("the noise", self.noise)?;
+        self.losses
+            .iter()
+            .try_for_each(|term| not_negative("the weight of a loss", term.weight))?;
+        self.check_combinations()
+    }
+
+    fn check_combinations(&self) -> Result<()> {
+        let soft = matches!(self.allocation, Allocation::Soft(_));
+        let chooses = self.token_choice().is_some();
+        let weighted = || self.losses.iter().filter(|term| term.weight > 0.0).map(|term| term.loss);
+        let shared = matches!(self.pool, Pool::All | Pool::GatePerModality { .. });
+        let soft_sides = [
+            (self.affinity != Affinity::Softmax, "a transport affinity"),
+            (self.combine != CombineWeights::Gates, "combine weights from another affinity"),
+            (self.pool != Pool::All, "several gates"),
+            (self.scope != Scope::Token, "one decision per image"),
+            (self.noise > 0.0, "router noise"),
+            (weighted().next().is_some(), "auxiliary losses"),
+        ];
+        let mut clashes = vec![
+            (
+                weighted().any(|loss| loss.needs_choices()) && !chooses,
+                "a loss that depends on k",
+                "experts that choose",
+            ),
+            (
+                weighted().any(|loss| loss == Loss::Load) && self.noise == 0.0,
+                "the load loss",
+                "a router without noise",
+            ),
+            (
+                weighted().any(|loss| loss.compares_modalities()) && !shared,
+                "a loss that compares modalities",
+                "gates over different experts",
+            ),
+        ];
+        clashes.extend(soft_sides.map(|(other, name)| (soft && other, "soft routing", name)));
+        match clashes.into_iter().find(|(clash, ..)| *clash) {
+            Some((_, left, right)) => Err(RoutingError::Incompatible { left, right }),
+            None => Ok(()),
+        }
+    }
+
+    /// The settings of token choice, if tokens choose.
+    pub fn token_choice(&self) -> Option<&TokenChoice> {
+        match &self.allocation {
+            Allocation::TokenChoice(choice) => Some(choice),
+            _ => None,
+        }
+    }
+
+    /// Whether pruned experts are taken out before the softmax.
+    pub(crate) fn drops_pruned(&self) -> bool {
+        self.pruning.mode == PruneMode::Drop
+    }
+}
+
+/// `round(factor · T / E)`, as paper 001 §3.1 sets its capacities.
+fn paper_capacity(factor: f64) -> Capacity {
+    Capacity { rounding: Rounding::Round, ..Capacity::factor(factor) }
+}
+
+fn not_negative(name: &'static str, value: f64) -> Result<()> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(())
+    } else {
+        Err(RoutingError::Negative { name, value })
+    }
+}

@@ -1,0 +1,236 @@
+//! Which experts a token may choose from.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, RoutingError};
+
+/// How the experts are shared out between gates. A *gate* is one routing function: its own columns
+/// of the router's weight, and a softmax over its own experts only.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pool {
+    /// One gate over all experts.
+    #[default]
+    All,
+    /// One gate per ensemble member (E³, paper 000 eq. 2). Without overlap the `M` subsets are
+    /// disjoint; with an overlap of `O` every member has `(E - O)/M` experts of its own and the last
+    /// `O` experts belong to all (§4.2.3), up to `O = E`.
+    Members {
+        /// Ensemble size, `M`.
+        members: usize,
+        /// Experts that belong to every member.
+        #[serde(default)]
+        overlap: usize,
+    },
+    /// Disjoint subsets, and every token chooses `K` experts in each of them (partitioning without
+    /// tiling, paper 000 §4.2.1).
+    Partition {
+        /// How many subsets.
+        subsets: usize,
+    },
+    /// One gate per modality, all over the same experts (paper 002 App. E.3).
+    GatePerModality {
+        /// How many modalities.
+        modalities: usize,
+    },
+    /// One gate per modality over experts of its own (paper 002 App. E.3).
+    ExpertsPerModality {
+        /// How many experts each modality has.
+        experts: Vec<usize>,
+    },
+}
+
+/// The tokens that ask a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Askers {
+    /// All tokens.
+    Everyone,
+    /// The copies of one ensemble member.
+    Member(usize),
+    /// The tokens of one modality.
+    Modality(usize),
+}
+
+/// One routing function of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gate {
+    /// Who asks it.
+    pub askers: Askers,
+    /// The expert behind each of the gate's columns, in increasing order.
+    pub experts: Vec<usize>,
+    /// The gate's columns of the router's weight.
+    pub columns: Range<usize>,
+}
+
+impl Pool {
+    /// The gates of this pool over `experts` experts.
+    pub fn gates(&self, experts: usize) -> Result<Vec<Gate>> {
+        if experts == 0 {
+            return Err(RoutingError::NoExperts);
+        }
+        let all = || (0..experts).collect::<Vec<_>>();
+        let subsets: Vec<(Askers, Vec<usize>)> = match self {
+            Self::All => vec![(Askers::Everyone, all())],
+            Self::Members { members, overlap } => {
+                let own = own_experts(experts, *members, *overlap)?;
+                let shared = members * own..experts;
+                (0..*members)
+                    .map(|m| {
+                        let experts = (m * own..(m + 1) * own).chain(shared.clone()).collect();
+                        (Askers::Member(m), experts)
+                    })
+                    .collect()
+            }
+            Self::Partition { subsets } => {
+                let own = own_experts(experts, *subsets, 0)?;
+                (0..*subsets)
+                    .map(|m| (Askers::Everyone, (m * own..(m + 1) * own).collect()))
+                    .collect()
+            }
+            Self::GatePerModality { modalities } => {
+                if *modalities == 0 {
+                    return Err(RoutingError::UnevenSubsets { experts, subsets: 0 });
+                }
+                (0..*modalities).map(|m| (Askers::Modality(m), all())).collect()
+            }
+            Self::ExpertsPerModality { experts: sizes } => {
+                if sizes.contains(&0) || sizes.iter().sum::<usize>() != experts {
+                    return Err(RoutingError::ModalityExperts { sizes: sizes.clone(), experts });
+                }
+                let mut next = 0;
+                sizes
+                    .iter()
+                    .enumerate()
+                    .map(|(m, size)| {
+                        next += size;
+                        (Askers::Modality(m), (next - size..next).collect())
+                    })
+                    .collect()
+            }
+        };
+        let mut next = 0;
+        Ok(subsets
+            .into_iter()
+            .map(|(askers, experts)| {
+                let columns = next..next + experts.len();
+                next = columns.end;
+                Gate { askers, experts, columns }
+            })
+            .collect())
+    }
+
+    /// How many gates one token asks.
+    pub fn gates_per_token(&self) -> usize {
+        match self {
+            Self::Partition { subsets } => *subsets,
+            _ => 1,
+        }
+    }
+
+    /// Ensemble members that the pool tells apart, if it does.
+    pub fn members(&self) -> Option<usize> {
+        match self {
+            Self::Members { members, .. } => Some(*members),
+            _ => None,
+        }
+    }
+
+    /// Modalities that the pool tells apart, if it does.
+    pub fn modalities(&self) -> Option<usize> {
+        match self {
+            Self::GatePerModality { modalities } => Some(*modalities),
+            Self::ExpertsPerModality { experts } => Some(experts.len()),
+            _ => None,
+        }
+    }
+}
+
+/// Experts that belong to one of `subsets` subsets alone.
+fn own_experts(experts: usize, subsets: usize, overlap: usize) -> Result<usize> {
+    if overlap > experts {
+        return Err(RoutingError::OverlapTooLarge { experts, overlap });
+    }
+    let own = experts - overlap;
+    match (subsets > 0 && own.is_multiple_of(subsets), overlap) {
+        (true, _) => Ok(own / subsets),
+        (false, 0) => Err(RoutingError::UnevenSubsets { experts, subsets }),
+        (false, _) => Err(RoutingError::UnevenOverlap { experts, members: subsets, overlap }),
+    }
+}
+
+/// How a router behaves towards experts that are no longer there (paper 002 App. E.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PruneMode {
+    /// *router-pred*: gates are predicted for all experts, the pruned ones are masked after the
+    /// softmax, and the others keep the scale they were trained with.
+    #[default]
+    Predict,
+    /// *router-drop*: pruned experts are removed before the softmax, which renormalises the rest.
+    Drop,
+}
+
+/// Experts that receive nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pruning {
+    /// The pruned experts, in any order.
+    #[serde(default)]
+    pub experts: Vec<usize>,
+    /// What becomes of their share of the softmax.
+    #[serde(default)]
+    pub mode: PruneMode,
+}
+
+impl Pruning {
+    /// Whether each expert is still there; fails on an expert that never was.
+    pub fn alive(&self, experts: usize) -> Result<Vec<bool>> {
+        let mut alive = vec![true; experts];
+        for &expert in &self.experts {
+            *alive.get_mut(expert).ok_or(RoutingError::PrunedOutOfRange { expert, experts })? =
+                false;
+        }
+        Ok(alive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn experts(pool: &Pool, experts: usize) -> Vec<Vec<usize>> {
+        pool.gates(experts).unwrap().into_iter().map(|gate| gate.experts).collect()
+    }
+
+    #[test]
+    fn members_have_disjoint_subsets_or_share_the_last_experts() {
+        let pool = Pool::Members { members: 2, overlap: 0 };
+        assert_eq!(experts(&pool, 6), [vec![0, 1, 2], vec![3, 4, 5]]);
+        let pool = Pool::Members { members: 2, overlap: 2 };
+        assert_eq!(experts(&pool, 6), [vec![0, 1, 4, 5], vec![2, 3, 4, 5]]);
+        // The paper's example: E = 32, M = 2, an overlap of 8 gives 12 + 8 each.
+        let gates = Pool::Members { members: 2, overlap: 8 }.gates(32).unwrap();
+        assert!(gates.iter().all(|gate| gate.experts.len() == 20));
+        assert_eq!(gates[1].columns, 20..40);
+    }
+
+    #[test]
+    fn subsets_that_do_not_divide_are_errors_with_both_sides() {
+        let uneven = Pool::Members { members: 4, overlap: 0 }.gates(6).unwrap_err();
+        assert_eq!(uneven.to_string(), "6 experts cannot be cut into 4 equal subsets");
+        assert!(Pool::Members { members: 0, overlap: 0 }.gates(6).is_err());
+        assert!(Pool::Members { members: 2, overlap: 7 }.gates(6).is_err());
+        assert!(Pool::Members { members: 2, overlap: 1 }.gates(6).is_err());
+        assert!(Pool::ExpertsPerModality { experts: vec![5, 2] }.gates(6).is_err());
+        assert!(Pool::All.gates(0).is_err());
+    }
+
+    #[test]
+    fn an_expert_that_never_was_cannot_be_pruned() {
+        let pruning = Pruning { experts: vec![1, 9], mode: PruneMode::Drop };
+        assert!(pruning.alive(8).is_err());
+        assert_eq!(pruning.alive(10).unwrap().iter().filter(|alive| **alive).count(), 8);
+    }
+}

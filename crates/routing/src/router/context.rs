@@ -1,0 +1,100 @@
+//! What a router must know of a batch besides the tokens themselves.
+
+use burn::tensor::Tensor;
+
+use crate::{
+    allocation::{Allocation, Order},
+    config::RouterConfig,
+    error::{Result, RoutingError},
+    layout::{Layout, Scope},
+    seed::Seed,
+};
+
+/// How the tokens of one call lie in their matrix, what they are, and whether this is training.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// How the rows are arranged.
+    pub layout: Layout,
+    /// Whether noise is added and the training capacity holds.
+    pub training: bool,
+    /// Where noise and shuffled orders come from.
+    pub seed: Seed,
+    /// `[N]`: the modality of every row, for routers that tell modalities apart.
+    pub modality: Option<Vec<usize>>,
+    /// Noise to add instead of drawing it, `[routed rows, columns]`, already scaled.
+    pub noise: Option<Tensor<2>>,
+}
+
+impl Context {
+    /// Inference: no noise, and the inference capacity.
+    pub fn inference(layout: Layout) -> Self {
+        Self { layout, training: false, seed: Seed::new(0), modality: None, noise: None }
+    }
+
+    /// Training: noise and shuffled orders are drawn from `seed`.
+    pub fn training(layout: Layout, seed: Seed) -> Self {
+        Self { training: true, seed, ..Self::inference(layout) }
+    }
+
+    /// With the modality of every row.
+    pub fn with_modality(self, modality: Vec<usize>) -> Self {
+        Self { modality: Some(modality), ..self }
+    }
+
+    /// With given noise.
+    pub fn with_noise(self, noise: Tensor<2>) -> Self {
+        Self { noise: Some(noise), ..self }
+    }
+
+    /// Fails where the batch does not suit the router.
+    pub(super) fn check(&self, config: &RouterConfig) -> Result<()> {
+        let Layout { members, tokens, .. } = self.layout;
+        if self.layout.rows() == 0 {
+            return Err(RoutingError::EmptyBatch);
+        }
+        if let Some(expected) = config.pool.members()
+            && expected != members
+        {
+            let (expected, found) = (vec![expected], vec![members]);
+            return Err(RoutingError::Shape { what: "ensemble members", expected, found });
+        }
+        if let Scope::Image { decided_by } = config.scope
+            && decided_by >= tokens
+        {
+            return Err(RoutingError::NoSuchToken { token: decided_by, tokens });
+        }
+        self.check_modality(config)
+    }
+
+    fn check_modality(&self, config: &RouterConfig) -> Result<()> {
+        let Some(modality) = &self.modality else {
+            let ordered =
+                |choice: &crate::TokenChoice| matches!(choice.order, Order::ModalityFirst(_));
+            let what = match &config.allocation {
+                _ if config.pool.modalities().is_some() => "a gate per modality",
+                Allocation::TokenChoice(choice) if ordered(choice) => "serving one modality first",
+                _ if config.losses.iter().any(|term| {
+                    term.weight > 0.0
+                        && (term.modality.is_some() || term.loss.compares_modalities())
+                }) =>
+                {
+                    "a loss on modalities"
+                }
+                _ => return Ok(()),
+            };
+            return Err(RoutingError::ModalityMissing { what });
+        };
+        let rows = self.layout.rows();
+        if modality.len() != rows {
+            let (expected, found) = (vec![rows], vec![modality.len()]);
+            return Err(RoutingError::Shape { what: "the tokens' modalities", expected, found });
+        }
+        if let Some(modalities) = config.pool.modalities()
+            && let Some(token) = modality.iter().position(|modality| *modality >= modalities)
+        {
+            let modality = modality[token];
+            return Err(RoutingError::UnknownModality { token, modality, modalities });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! The way of soft routing: two softmaxes of one matrix.
+
+use burn::tensor::Tensor;
+
+use super::{Context, Router, Routing, check_finite, host};
+use crate::{
+    allocation::Soft,
+    error::{Result, RoutingError},
+    losses::AuxiliaryLosses,
+    plan::{Plan, SoftPlan, indices},
+};
+
+impl Router {
+    pub(super) fn route_soft(
+        &self,
+        soft: &Soft,
+        tokens: Tensor<2>,
+        context: &Context,
+    ) -> Result<Routing> {
+        let config = self.config();
+        let [rows, _] = tokens.dims();
+        // Every copy of an image is mixed by itself, so members need no order among each other.
+        let images =
+            crate::Layout { images: rows / context.layout.tokens, members: 1, ..context.layout };
+        let size = config.grouping.size(&images).min(rows);
+        if !rows.is_multiple_of(size) {
+            return Err(RoutingError::UnevenGroups { tokens: rows, group: size });
+        }
+
+        let scale = self.scale.as_ref().map(|scale| scale.val());
+        let logits = soft.logits(tokens, self.weight.val(), scale);
+        let [_, columns] = logits.dims();
+        check_finite(&host(&logits), columns, |column| column / soft.slots)?;
+
+        let alive = config.pruning.alive(config.experts)?;
+        let experts: Vec<usize> = (0..config.experts).filter(|expert| alive[*expert]).collect();
+        let kept = |logits: Tensor<3>| {
+            if experts.len() == config.experts {
+                return logits;
+            }
+            let slots =
+                |expert: &usize| (expert * soft.slots) as u32..((expert + 1) * soft.slots) as u32;
+            let columns: Vec<u32> = experts.iter().flat_map(slots).collect();
+            let index = indices(&columns, &logits.device());
+            logits.select(2, index)
+        };
+        let logits = logits.reshape([rows / size, size, columns]);
+        let (dispatch, combine) = if config.drops_pruned() {
+            soft.weights(kept(logits))
+        } else {
+            let (dispatch, combine) = soft.weights(logits);
+            (kept(dispatch), kept(combine))
+        };
+        Ok(Routing {
+            plan: Plan::Soft(SoftPlan::new(dispatch, combine, experts, config.experts)),
+            losses: AuxiliaryLosses::default(),
+            tables: Vec::new(),
+            coverage: None,
+        })
+    }
+}

@@ -1,0 +1,442 @@
+//! The way of sparse routing: logits, gates, affinity, allocation, weights.
+
+use std::ops::Range;
+
+use burn::tensor::{DType, Tensor, TensorData, activation::softmax};
+use rand::RngExt;
+use rand_distr::StandardNormal;
+use rayon::prelude::*;
+
+use super::{Context, Router, Routing, check_finite, host};
+use crate::{
+    affinity::{Affinity, CombineWeights, SparseSide},
+    allocation::{Allocation, Arrivals, Assignments},
+    capacity::Capacity,
+    config::RouterConfig,
+    error::{Result, RoutingError},
+    gate::GateTable,
+    layout::{Groups, Layout, Scope},
+    losses::{AuxiliaryLosses, GateTensors, first_largest},
+    plan::{Plan, SparsePlan, indices},
+    pool::{Askers, Gate, Pool},
+};
+
+/// The part of a batch that is routed: all of it, or the tokens that decide for their images.
+struct Batch {
+    tokens: Tensor<2>,
+    layout: Layout,
+    modality: Option<Vec<usize>>,
+    span: usize,
+}
+
+impl Router {
+    pub(super) fn route_sparse(&self, tokens: Tensor<2>, context: &Context) -> Result<Routing> {
+        let config = self.config();
+        let batch = Batch::new(tokens, context, config.scope);
+        let groups = Groups::new(&batch.layout, &config.grouping);
+        let (clean, noisy) = self.logits(&batch, context)?;
+        let alive = config.pruning.alive(config.experts)?;
+        let capacities = config.capacities(&groups, &alive, context)?;
+
+        let asked: Vec<Asked> =
+            self.gates.iter().map(|gate| Asked::new(gate, &groups, &batch)).collect();
+        let values = self.gate_values(&clean, noisy.as_ref(), &asked, &alive);
+        let (tables, weights): (Vec<_>, Vec<_>) = self
+            .gates
+            .iter()
+            .zip(&values)
+            .map(|(gate, values)| self.table(gate, values, &alive, capacities.as_deref()))
+            .unzip();
+
+        let arrivals =
+            Arrivals { groups: &groups, modality: batch.modality.as_deref(), seed: context.seed };
+        let (assignments, weights) = config.assign(&tables, weights, &arrivals, capacities);
+        let k = config.token_choice().map(|choice| choice.k);
+        let modality = batch.modality.as_deref();
+        Ok(Routing {
+            losses: AuxiliaryLosses::new(&config.losses, &values, modality, k),
+            coverage: self.coverage(noisy.as_ref().unwrap_or(&clean), &asked, &alive),
+            plan: Plan::Sparse(SparsePlan::new(assignments, weights, groups, batch.span)),
+            tables,
+        })
+    }
+
+    /// Logits of all gates side by side, `[rows, columns]`, without and with noise.
+    fn logits(&self, batch: &Batch, context: &Context) -> Result<(Tensor<2>, Option<Tensor<2>>)> {
+        let logits = batch.tokens.clone().matmul(self.weight.val());
+        // Softmax, losses and comparisons are in single precision whatever the tokens are in.
+        let logits = if logits.dtype() == DType::F32 { logits } else { logits.cast(DType::F32) };
+        let [rows, columns] = logits.dims();
+        let expert = |column: usize| {
+            let gate = self.gates.iter().find(|gate| gate.columns.contains(&column));
+            gate.map_or(column, |gate| gate.experts[column - gate.columns.start])
+        };
+        check_finite(&host(&logits), columns, expert)?;
+        if !context.training || self.config().noise == 0.0 {
+            return Ok((logits, None));
+        }
+        let noise = match &context.noise {
+            Some(noise) if noise.dims() == [rows, columns] => noise.clone(),
+            Some(noise) => {
+                let (expected, found) = (vec![rows, columns], noise.dims().to_vec());
+                return Err(RoutingError::Shape { what: "the noise", expected, found });
+            }
+            None => self.draw_noise(rows, context, &logits),
+        };
+        let noisy = logits.clone() + noise;
+        check_finite(&host(&noisy), columns, expert)?;
+        Ok((logits, Some(noisy)))
+    }
+
+    /// `σ · N(0, 1)` with every gate's own `σ`, in blocks of rows with a stream of their own.
+    fn draw_noise(&self, rows: usize, context: &Context, like: &Tensor<2>) -> Tensor<2> {
+        const ROWS_PER_STREAM: usize = 1024;
+        let [_, columns] = like.dims();
+        let sigmas: Vec<f32> = self
+            .gates
+            .iter()
+            .flat_map(|gate| std::iter::repeat_n(self.sigma(gate) as f32, gate.columns.len()))
+            .collect();
+        let seed = context.seed.named("noise");
+        let mut noise = vec![0.0_f32; rows * columns];
+        noise.par_chunks_mut(ROWS_PER_STREAM * columns).enumerate().for_each(|(block, noise)| {
+            let mut rng = seed.numbered(block as u64).rng();
+            for row in noise.chunks_exact_mut(columns) {
+                for (value, sigma) in row.iter_mut().zip(&sigmas) {
+                    *value = rng.sample::<f32, _>(StandardNormal) * sigma;
+                }
+            }
+        });
+        Tensor::from_data(TensorData::new(noise, [rows, columns]), &like.device())
+    }
+
+    /// `noise / E`, with `E` the experts that the gate chooses from.
+    fn sigma(&self, gate: &Gate) -> f64 {
+        self.config().noise / gate.experts.len() as f64
+    }
+
+    /// The differentiable values of every gate for the tokens that ask it.
+    fn gate_values(
+        &self,
+        clean: &Tensor<2>,
+        noisy: Option<&Tensor<2>>,
+        asked: &[Asked],
+        alive: &[bool],
+    ) -> Vec<GateTensors> {
+        let of_gate = |(gate, asked): (&Gate, &Asked)| {
+            let kept = self.kept_columns(gate, alive);
+            let cut = |logits: &Tensor<2>| {
+                let [_, columns] = logits.dims();
+                let mut values = logits.clone();
+                if kept.len() < columns {
+                    values = match contiguous(&kept) {
+                        Some(range) => values.narrow(1, range.start, range.len()),
+                        None => values.select(1, indices(&kept, &logits.device())),
+                    };
+                }
+                if asked.everyone_in_order {
+                    values
+                } else {
+                    values.select(0, indices(&asked.tokens, &logits.device()))
+                }
+            };
+            let clean = cut(clean);
+            let noisy = noisy.map(|noisy| (cut(noisy), self.sigma(gate)));
+            let routing = noisy.as_ref().map_or(&clean, |(noisy, _)| noisy);
+            let gates = softmax(routing.clone(), 1);
+            let (tokens, bounds) = (asked.tokens.clone(), asked.bounds.clone());
+            GateTensors { clean, noisy, gates, tokens, bounds }
+        };
+        self.gates.iter().zip(asked).map(of_gate).collect()
+    }
+
+    /// The gate's columns of the weight, less those that router-drop removes.
+    fn kept_columns(&self, gate: &Gate, alive: &[bool]) -> Vec<u32> {
+        let columns = gate.columns.clone().zip(&gate.experts);
+        let kept = columns.filter(|(_, expert)| !self.config().drops_pruned() || alive[**expert]);
+        kept.map(|(column, _)| column as u32).collect()
+    }
+
+    /// A gate's table on the host, and the differentiable values that combine weights are taken
+    /// from, `[rows · columns]`.
+    fn table(
+        &self,
+        gate: &Gate,
+        values: &GateTensors,
+        alive: &[bool],
+        capacities: Option<&[usize]>,
+    ) -> (GateTable, Tensor<1>) {
+        let dropping = self.config().drops_pruned();
+        let experts: Vec<usize> =
+            gate.experts.iter().copied().filter(|expert| !dropping || alive[*expert]).collect();
+        let gates = host(&values.gates);
+        let routing = values.noisy.as_ref().map_or(&values.clean, |(noisy, _)| noisy);
+        let solved = self.solve(values, routing, &gates, capacities);
+        let weights = match (&solved, self.config().combine) {
+            (Some(solved), CombineWeights::Affinity) => solved.weights.clone(),
+            _ => Some(values.gates.clone()),
+        };
+        let weights = weights.unwrap_or_else(|| values.gates.clone());
+        let table = GateTable {
+            available: experts.iter().map(|expert| alive[*expert]).collect(),
+            experts,
+            tokens: values.tokens.clone(),
+            bounds: values.bounds.clone(),
+            gates,
+            affinity: solved.map(|solved| solved.affinity),
+        };
+        let [rows, columns] = weights.dims();
+        (table, weights.reshape([rows * columns]))
+    }
+
+    /// Solves the transport problem of every group, if the affinity is one.
+    fn solve(
+        &self,
+        values: &GateTensors,
+        logits: &Tensor<2>,
+        gates: &[f32],
+        capacities: Option<&[usize]>,
+    ) -> Option<Solved> {
+        let config = self.config();
+        let differentiable = config.combine == CombineWeights::Affinity;
+        let [_, columns] = logits.dims();
+        let ranges: Vec<Range<usize>> =
+            values.bounds.windows(2).map(|bounds| bounds[0]..bounds[1]).collect();
+        let cells = |rows: &Range<usize>| rows.start * columns..rows.end * columns;
+        let part = |tensor: &Tensor<2>, rows: &Range<usize>| {
+            tensor.clone().narrow(0, rows.start, rows.len())
+        };
+        match &config.affinity {
+            Affinity::Softmax => None,
+            Affinity::Sinkhorn(solver) => {
+                let host_logits = host(logits);
+                let plans: Vec<_> = ranges
+                    .par_iter()
+                    .map(|rows| solver.solve(&host_logits[cells(rows)], [rows.len(), columns]))
+                    .collect();
+                let weights = plans.iter().zip(&ranges).filter(|(_, rows)| !rows.is_empty());
+                let weights = differentiable.then(|| {
+                    let weights =
+                        weights.map(|(plan, rows)| plan.differentiable(part(logits, rows)));
+                    weights.collect()
+                });
+                Some(Solved::new(plans.into_iter().map(|plan| plan.plan), weights))
+            }
+            Affinity::SparseTransport(solver) => {
+                let plans: Vec<_> = ranges
+                    .par_iter()
+                    .enumerate()
+                    .map(|(group, rows)| {
+                        let (side, k) = match (config.token_choice(), capacities) {
+                            (Some(choice), _) => (SparseSide::Tokens, choice.k),
+                            (None, capacities) => {
+                                let capacities = capacities.expect("expert choice has a capacity");
+                                (SparseSide::Experts, capacities[group])
+                            }
+                        };
+                        solver.solve(&gates[cells(rows)], [rows.len(), columns], side, k)
+                    })
+                    .collect();
+                let weights = plans.iter().zip(&ranges).filter(|(_, rows)| !rows.is_empty());
+                let weights = differentiable.then(|| {
+                    let weights =
+                        weights.map(|(plan, rows)| plan.differentiable(part(&values.gates, rows)));
+                    weights.collect()
+                });
+                Some(Solved::new(plans.into_iter().map(|plan| plan.plan), weights))
+            }
+        }
+    }
+
+    /// The share of tokens whose best expert, pruned or not, is still there.
+    fn coverage(&self, logits: &Tensor<2>, asked: &[Asked], alive: &[bool]) -> Option<f64> {
+        if alive.iter().all(|alive| *alive) {
+            return None;
+        }
+        let [_, columns] = logits.dims();
+        let logits = host(logits);
+        let (mut served, mut total) = (0, 0);
+        for (gate, asked) in self.gates.iter().zip(asked) {
+            for &token in &asked.tokens {
+                let row = &logits[token as usize * columns..][gate.columns.clone()];
+                served += usize::from(alive[gate.experts[first_largest(row)]]);
+            }
+            total += asked.tokens.len();
+        }
+        Some(served as f64 / total as f64)
+    }
+}
+
+impl RouterConfig {
+    /// Allocates by an affinity of your own instead of the router's: the second half of a router,
+    /// for one gate over all experts. The affinity, pool, noise and losses of `self` are not used.
+    ///
+    /// - `affinity`: `Π [N, E]`, what allocation decides by
+    /// - `weights`: `[N, E]`, the combine weight of every assignment that could be made
+    pub fn allocate(
+        &self,
+        affinity: Tensor<2>,
+        weights: Tensor<2>,
+        context: &Context,
+    ) -> Result<SparsePlan> {
+        self.check()?;
+        context.check(self)?;
+        let clash = |left| RoutingError::Incompatible { left, right: "an affinity of your own" };
+        if matches!(self.allocation, Allocation::Soft(_)) {
+            return Err(clash("soft routing"));
+        }
+        if self.pool != Pool::All || self.scope != Scope::Token {
+            return Err(clash("a pool or a scope"));
+        }
+        let expected = [context.layout.rows(), self.experts];
+        for (what, found) in [("the affinity", affinity.dims()), ("the weights", weights.dims())] {
+            if found != expected {
+                let (expected, found) = (expected.to_vec(), found.to_vec());
+                return Err(RoutingError::Shape { what, expected, found });
+            }
+        }
+        let groups = Groups::new(&context.layout, &self.grouping);
+        let available = self.pruning.alive(self.experts)?;
+        let capacities = self.capacities(&groups, &available, context)?;
+        let tokens = groups.order().to_vec();
+        let index = indices(&tokens, &weights.device());
+        let in_order = |values: Tensor<2>| values.select(0, index.clone());
+        let (affinity, weights) = (host(&in_order(affinity)), in_order(weights));
+        check_finite(&affinity, self.experts, |expert| expert)?;
+        let table = GateTable {
+            experts: (0..self.experts).collect(),
+            available,
+            tokens,
+            bounds: (0..groups.len())
+                .map(|group| groups.range(group).start)
+                .chain([expected[0]])
+                .collect(),
+            gates: host(&weights),
+            affinity: Some(affinity),
+        };
+        let arrivals =
+            Arrivals { groups: &groups, modality: context.modality.as_deref(), seed: context.seed };
+        let weights = weights.reshape([expected[0] * expected[1]]);
+        let (assignments, weights) = self.assign(&[table], vec![weights], &arrivals, capacities);
+        Ok(SparsePlan::new(assignments, weights, groups, 1))
+    }
+
+    /// Runs the allocation and picks the weight of every assignment, `[A]`, from the gates' values.
+    fn assign(
+        &self,
+        tables: &[GateTable],
+        values: Vec<Tensor<1>>,
+        arrivals: &Arrivals,
+        capacities: Option<Vec<usize>>,
+    ) -> (Assignments, Tensor<1>) {
+        let assignments = match &self.allocation {
+            Allocation::TokenChoice(choice) => {
+                let per_rank = self.pool.gates_per_token();
+                choice.allocate(tables, per_rank, self.experts, arrivals, capacities)
+            }
+            Allocation::ExpertChoice(choice) => {
+                let capacities = capacities.expect("expert choice always has a capacity");
+                choice.allocate(tables, self.experts, arrivals.groups, capacities)
+            }
+            Allocation::Soft(_) => unreachable!("soft routing has its own way"),
+        };
+        let places: Vec<u32> = assignments.list.iter().map(|assignment| assignment.value).collect();
+        let values = Tensor::cat(values, 0);
+        let index = indices(&places, &values.device());
+        (assignments, values.select(0, index))
+    }
+
+    /// Slots per expert in every group; none where nothing is limited.
+    fn capacities(
+        &self,
+        groups: &Groups,
+        alive: &[bool],
+        context: &Context,
+    ) -> Result<Option<Vec<usize>>> {
+        let (capacity, choices) = match &self.allocation {
+            Allocation::TokenChoice(choice) => {
+                let limit =
+                    if context.training { choice.capacity } else { choice.inference_capacity };
+                (limit, choice.k * self.pool.gates_per_token())
+            }
+            Allocation::ExpertChoice(choice) => (Some(choice.capacity), 1),
+            Allocation::Soft(_) => (None, 1),
+        };
+        let experts = alive.iter().filter(|alive| **alive).count();
+        let of_group = |capacity: Capacity, group| {
+            capacity.slots(groups.range(group).len() * choices, experts)
+        };
+        capacity
+            .map(|capacity| (0..groups.len()).map(|group| of_group(capacity, group)).collect())
+            .transpose()
+    }
+}
+
+impl Batch {
+    fn new(tokens: Tensor<2>, context: &Context, scope: Scope) -> Self {
+        let layout = context.layout;
+        let modality = context.modality.clone();
+        let Scope::Image { decided_by } = scope else {
+            return Self { tokens, layout, modality, span: 1 };
+        };
+        let [rows, width] = tokens.dims();
+        let images = rows / layout.tokens;
+        let deciding = tokens.reshape([images, layout.tokens, width]).narrow(1, decided_by, 1);
+        let of_image = |image: usize| image * layout.tokens + decided_by;
+        Self {
+            tokens: deciding.reshape([images, width]),
+            layout: Layout { tokens: 1, ..layout },
+            modality: modality.map(|all| (0..images).map(|image| all[of_image(image)]).collect()),
+            span: layout.tokens,
+        }
+    }
+}
+
+/// The tokens that ask a gate, in routing order, and how many of them are in each group.
+struct Asked {
+    tokens: Vec<u32>,
+    bounds: Vec<usize>,
+    everyone_in_order: bool,
+}
+
+impl Asked {
+    fn new(gate: &Gate, groups: &Groups, batch: &Batch) -> Self {
+        let asks = |token: &u32| match gate.askers {
+            Askers::Everyone => true,
+            Askers::Member(member) => batch.layout.member(*token as usize) == member,
+            Askers::Modality(wanted) => {
+                let modality = batch.modality.as_ref().expect("the context has modalities");
+                modality[*token as usize] == wanted
+            }
+        };
+        let mut tokens = Vec::new();
+        let mut bounds = vec![0];
+        for group in 0..groups.len() {
+            tokens.extend(groups.tokens(group).iter().copied().filter(asks));
+            bounds.push(tokens.len());
+        }
+        let everyone_in_order = tokens.len() == groups.order().len()
+            && tokens.iter().copied().eq(0..tokens.len() as u32);
+        Self { tokens, bounds, everyone_in_order }
+    }
+}
+
+/// Transport plans of all groups of a gate.
+struct Solved {
+    affinity: Vec<f32>,
+    weights: Option<Tensor<2>>,
+}
+
+impl Solved {
+    fn new(plans: impl Iterator<Item = Vec<f32>>, weights: Option<Vec<Tensor<2>>>) -> Self {
+        let weights = weights.filter(|weights| !weights.is_empty());
+        let weights = weights.map(|weights| Tensor::cat(weights, 0));
+        Self { affinity: plans.flatten().collect(), weights }
+    }
+}
+
+/// The range that consecutive columns form.
+fn contiguous(columns: &[u32]) -> Option<Range<usize>> {
+    let (first, last) = (*columns.first()? as usize, *columns.last()? as usize);
+    (last - first + 1 == columns.len()).then_some(first..last + 1)
+}
