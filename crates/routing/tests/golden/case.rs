@@ -1,0 +1,147 @@
+//! One golden case: its arrays, its settings, and which of them have been compared.
+
+use std::{cell::RefCell, collections::BTreeMap, collections::BTreeSet, fs, path::Path};
+
+use burn::tensor::{Device, Tensor, TensorData};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) json: Value,
+    arrays: BTreeMap<String, Array>,
+    compared: RefCell<BTreeSet<String>>,
+}
+
+struct Array {
+    shape: Vec<usize>,
+    values: Values,
+}
+
+enum Values {
+    Floats(Vec<f32>),
+    Ints(Vec<i32>),
+}
+
+impl Case {
+    pub(crate) fn load(json: &Path) -> Self {
+        let name = json.file_stem().unwrap().to_string_lossy().into_owned();
+        let bytes = fs::read(json.with_extension("safetensors")).unwrap();
+        let json = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+        let arrays = SafeTensors::deserialize(&bytes).unwrap();
+        let arrays = arrays.iter().map(|(name, view)| {
+            let words = view.data().chunks_exact(4).map(|word| word.try_into().unwrap());
+            let values = match view.dtype() {
+                Dtype::F32 => Values::Floats(words.map(f32::from_le_bytes).collect()),
+                Dtype::I32 => Values::Ints(words.map(i32::from_le_bytes).collect()),
+                other => panic!("{name}: arrays are f32 or i32, not {other:?}"),
+            };
+            (name.to_owned(), Array { shape: view.shape().to_vec(), values })
+        });
+        let arrays = arrays.collect();
+        Self { name, json, arrays, compared: RefCell::default() }
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.arrays.keys().map(String::as_str)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.arrays.contains_key(name)
+    }
+
+    pub(crate) fn config(&self, key: &str) -> &Value {
+        let value = &self.json["config"][key];
+        assert!(!value.is_null(), "{}: no setting {key}", self.name);
+        value
+    }
+
+    pub(crate) fn size(&self, key: &str) -> usize {
+        self.config(key).as_u64().unwrap_or_else(|| panic!("{key} is a size")) as usize
+    }
+
+    pub(crate) fn floats(&self, name: &str) -> &[f32] {
+        match &self.array(name).values {
+            Values::Floats(values) => values,
+            Values::Ints(_) => panic!("{name} holds integers"),
+        }
+    }
+
+    pub(crate) fn ints(&self, name: &str) -> &[i32] {
+        match &self.array(name).values {
+            Values::Ints(values) => values,
+            Values::Floats(_) => panic!("{name} holds floats"),
+        }
+    }
+
+    pub(crate) fn shape(&self, name: &str) -> &[usize] {
+        &self.array(name).shape
+    }
+
+    fn array(&self, name: &str) -> &Array {
+        self.arrays.get(name).unwrap_or_else(|| panic!("no array {name}"))
+    }
+
+    /// An input, with gradients. Its last axis stays; the others become one.
+    pub(crate) fn matrix(&self, name: &str) -> Tensor<2> {
+        let width = *self.shape(name).last().unwrap();
+        self.reshaped(name, [self.floats(name).len() / width, width])
+    }
+
+    pub(crate) fn tensor<const R: usize>(&self, name: &str) -> Tensor<R> {
+        self.reshaped(name, self.shape(name).to_vec().try_into().unwrap())
+    }
+
+    pub(crate) fn reshaped<const R: usize>(&self, name: &str, shape: [usize; R]) -> Tensor<R> {
+        let device = Device::flex().autodiff();
+        let data = TensorData::new(self.floats(name).to_vec(), shape);
+        Tensor::from_data(data, &device).require_grad()
+    }
+
+    /// Compares at the case's tolerance, `|a - b| ≤ atol + rtol · |b|`.
+    pub(crate) fn expect<const R: usize>(&self, name: &str, found: &Tensor<R>) {
+        self.expect_values(name, &values(found));
+    }
+
+    pub(crate) fn expect_values(&self, name: &str, found: &[f32]) {
+        let tolerance = |key: &str| self.json["tolerance"][key].as_f64().unwrap();
+        let (rtol, atol) = (tolerance("rtol"), tolerance("atol"));
+        let expected = self.floats(name);
+        assert_eq!(found.len(), expected.len(), "{name}: size");
+        for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let error = (f64::from(*found) - f64::from(*expected)).abs();
+            let allowed = atol + rtol * f64::from(expected.abs());
+            assert!(error <= allowed, "{name}[{i}] is {found}, expected {expected}");
+        }
+        self.compared.borrow_mut().insert(name.to_owned());
+    }
+
+    /// Compares integers, which are always exact.
+    pub(crate) fn expect_ints(&self, name: &str, found: impl IntoIterator<Item = i32>) {
+        let found: Vec<i32> = found.into_iter().collect();
+        assert!(found == self.ints(name), "{name}: {found:?}, expected {:?}", self.ints(name));
+        self.compared.borrow_mut().insert(name.to_owned());
+    }
+
+    /// Compares a dispatch tensor, stored as integers where it is 0 or 1.
+    pub(crate) fn expect_dispatch(&self, name: &str, found: &[f32]) {
+        match self.array(name).values {
+            Values::Floats(_) => self.expect_values(name, found),
+            Values::Ints(_) => self.expect_ints(name, found.iter().map(|value| *value as i32)),
+        }
+    }
+
+    /// Every result of the case must have been compared.
+    pub(crate) fn finish(&self) {
+        let results =
+            self.names().filter(|name| !name.starts_with("input/") && !name.starts_with("param/"));
+        let compared = self.compared.borrow();
+        let missed: Vec<&str> = results.filter(|name| !compared.contains(*name)).collect();
+        assert!(missed.is_empty(), "never compared: {missed:?}");
+        assert!(!compared.is_empty(), "nothing was compared");
+    }
+}
+
+pub(crate) fn values<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
+    tensor.try_to_vec_as().unwrap()
+}
