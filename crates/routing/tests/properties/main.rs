@@ -1,0 +1,437 @@
+//! What holds for every router, whatever its parts.
+
+mod scenario;
+
+use std::collections::HashSet;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use omma_routing::{
+    Affinity, Allocation, Askers, Capacity, CombineWeights, Context, ExpertChoice, Grouping,
+    Layout, Order, Plan, Pool, RouterConfig, Routing, Scope, Seed, Sinkhorn, SparsePlan,
+    TokenChoice,
+    definition::{Matrices, RoutingTensors},
+};
+use proptest::prelude::*;
+use scenario::{Scenario, WIDTH};
+
+fn values<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
+    tensor.try_to_vec_as().unwrap()
+}
+
+fn close(a: &[f32], b: &[f32], tolerance: f32) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance * (1.0 + b.abs()))
+}
+
+fn sparse(routing: &Routing) -> SparsePlan {
+    routing.plan.as_sparse().unwrap().clone()
+}
+
+/// The rows of `tokens` that belong to a group, in routing order.
+fn group_rows(plan: &Plan, group: usize, tokens: &Tensor<2>) -> Tensor<2> {
+    let rows: Vec<i32> = plan.group_tokens(group).iter().map(|row| *row as i32).collect();
+    tokens.clone().select(0, Tensor::from_data(rows.as_slice(), &tokens.device()))
+}
+
+/// What the definition makes of the affinities that the gates reported.
+fn by_definition(scenario: &Scenario, routing: &Routing, group: usize) -> RoutingTensors {
+    let plan = sparse(routing);
+    let units = plan.groups().tokens(group);
+    let (tokens, experts) = (units.len(), plan.n_experts());
+    let position = |unit: u32| units.iter().position(|other| *other == unit).unwrap();
+    let mut affinity = vec![f32::NEG_INFINITY; tokens * experts];
+    let mut weights = vec![0.0; tokens * experts];
+    for table in &routing.tables {
+        for row in table.rows(group) {
+            let token = position(table.tokens[row]);
+            for (column, &expert) in table.experts.iter().enumerate() {
+                let cell = row * table.columns() + column;
+                weights[token * experts + expert] = match scenario.config.combine {
+                    CombineWeights::Gates => table.gates[cell],
+                    CombineWeights::Affinity => table.scores()[cell],
+                };
+                if table.available[column] {
+                    affinity[token * experts + expert] = table.scores()[cell];
+                }
+            }
+        }
+    }
+    let matrices = Matrices { tokens, experts, affinity, weights };
+    let capacity = plan.capacities()[group];
+    let device = Device::flex();
+    match &scenario.config.allocation {
+        Allocation::ExpertChoice(_) => matrices.expert_choice(capacity, &device),
+        Allocation::TokenChoice(choice) => {
+            let subsets = match scenario.config.pool {
+                Pool::Partition { .. } => scenario
+                    .config
+                    .pool
+                    .gates(experts)
+                    .unwrap()
+                    .into_iter()
+                    .map(|gate| gate.experts)
+                    .collect(),
+                _ => vec![(0..experts).collect::<Vec<_>>()],
+            };
+            let order = serving_order(scenario, choice, &matrices, units, &subsets, group);
+            matrices.token_choice(choice.k, capacity, &order, &subsets, &device)
+        }
+        Allocation::Soft(_) => unreachable!(),
+    }
+}
+
+/// The order in which the tokens of a group are served, by the words of [`Order`].
+fn serving_order(
+    scenario: &Scenario,
+    choice: &TokenChoice,
+    matrices: &Matrices,
+    units: &[u32],
+    subsets: &[Vec<usize>],
+    group: usize,
+) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..units.len()).collect();
+    let chosen = |token: usize| -> Vec<f32> {
+        let of_subset = |subset: &Vec<usize>| {
+            let row =
+                subset.iter().map(|expert| matrices.affinity[token * matrices.experts + expert]);
+            let mut row: Vec<f32> = row.collect();
+            row.sort_by(|a, b| b.total_cmp(a));
+            row.truncate(choice.k);
+            row
+        };
+        subsets.iter().flat_map(of_subset).collect()
+    };
+    let max = |token: usize| chosen(token).into_iter().fold(f32::NEG_INFINITY, f32::max);
+    let sum = |token: usize| chosen(token).into_iter().sum::<f32>();
+    match choice.order {
+        Order::Arrival => {}
+        Order::MaxGate => order.sort_by(|a, b| max(*b).total_cmp(&max(*a))),
+        Order::SumOfGates => order.sort_by(|a, b| sum(*b).total_cmp(&sum(*a))),
+        Order::Shuffled => {
+            use rand::seq::SliceRandom;
+            let seed = Seed::new(scenario.seed).named("order").numbered(group as u64);
+            order.shuffle(&mut seed.rng());
+        }
+        Order::ModalityFirst(first) => {
+            let modality = scenario.context().modality.unwrap();
+            let span = scenario.layout.rows() / sparse(&scenario.route()).n_tokens();
+            let decided_by = match scenario.config.scope {
+                Scope::Image { decided_by } => decided_by,
+                Scope::Token => 0,
+            };
+            let of_unit =
+                |position: &usize| modality[units[*position] as usize * span + decided_by];
+            order.sort_by_key(|position| of_unit(position) != first);
+        }
+    }
+    order
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..Default::default() })]
+
+    #[test]
+    fn a_plan_written_out_is_the_definition(scenario in scenario::sparse()) {
+        let routing = scenario.route();
+        for group in 0..routing.plan.n_groups() {
+            // One decision per image is compared before it is repeated for the image's tokens.
+            let plan = sparse(&routing);
+            if plan.span() > 1 {
+                continue;
+            }
+            let (found, expected) = (routing.plan.dense(group), by_definition(&scenario, &routing, group));
+            prop_assert_eq!(values(&found.dispatch), values(&expected.dispatch));
+            prop_assert!(close(&values(&found.combine), &values(&expected.combine), 1e-5));
+        }
+    }
+
+    #[test]
+    fn the_output_and_its_gradients_are_those_of_the_definition(
+        scenario in prop_oneof![3 => scenario::sparse().boxed(), 1 => scenario::soft().boxed()],
+    ) {
+        let device = Device::flex().autodiff();
+        let expert = |e: usize, rows: Tensor<2>| (rows * (e as f64 + 1.0)).tanh() + e as f64;
+        let run = |literally: bool| {
+            let (router, tokens) = (scenario.router_on(&device), scenario.tokens_on(&device));
+            let routing = router.route(tokens.clone(), &scenario.context()).unwrap();
+            let outputs: Vec<Tensor<2>> = if literally {
+                (0..routing.plan.n_groups())
+                    .map(|group| {
+                        let rows = group_rows(&routing.plan, group, &tokens);
+                        routing.plan.dense(group).moe(rows, expert)
+                    })
+                    .collect()
+            } else {
+                let output = routing.plan.apply(tokens.clone(), expert);
+                (0..routing.plan.n_groups()).map(|group| group_rows(&routing.plan, group, &output)).collect()
+            };
+            let output = Tensor::cat(outputs, 0);
+            let gradients = output.clone().square().sum().backward();
+            let of_weight = router.weight.grad(&gradients).map(|gradient| values(&gradient));
+            (values(&output), values(&tokens.grad(&gradients).unwrap()), of_weight.unwrap())
+        };
+        let (fast, literal) = (run(false), run(true));
+        prop_assert!(close(&fast.0, &literal.0, 1e-4), "output");
+        prop_assert!(close(&fast.1, &literal.1, 1e-3), "gradient of the tokens");
+        prop_assert!(close(&fast.2, &literal.2, 1e-3), "gradient of the weight");
+    }
+
+    /// Invariant: inside an expert, assignments are sorted by group, then by slot, and no slot of a
+    /// group is used twice; and no expert is over its capacity.
+    #[test]
+    fn no_expert_is_over_capacity_and_no_slot_is_used_twice(scenario in scenario::sparse()) {
+        let plan = sparse(&scenario.route());
+        let places = plan.groups().places();
+        let mut used = HashSet::new();
+        for expert in 0..plan.n_experts() {
+            let mut last = None;
+            for assignment in plan.of_expert(expert) {
+                let group = places[plan.tokens()[assignment] as usize].group;
+                let slot = plan.slots()[assignment];
+                prop_assert!((slot as usize) < plan.capacities()[group]);
+                prop_assert!(used.insert((expert, group, slot)));
+                prop_assert!(last < Some((group, slot)));
+                last = Some((group, slot));
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_has_at_most_k_experts(scenario in scenario::token_choice()) {
+        let plan = sparse(&scenario.route());
+        let k = scenario.config.token_choice().unwrap().k * scenario.config.pool.gates_per_token();
+        let mut pairs = HashSet::new();
+        let mut count = vec![0; plan.n_tokens()];
+        for expert in 0..plan.n_experts() {
+            for assignment in plan.of_expert(expert) {
+                let token = plan.tokens()[assignment];
+                prop_assert!(pairs.insert((expert, token)), "an expert takes a token once");
+                count[token as usize] += 1;
+            }
+        }
+        prop_assert!(count.iter().all(|count| *count <= k));
+        if scenario.config.token_choice().unwrap().capacity.is_none() {
+            prop_assert!(count.iter().all(|count| *count == k), "nothing is dropped");
+        }
+    }
+
+    #[test]
+    fn first_choices_beat_second_choices(scenario in scenario::token_choice()) {
+        let plan = sparse(&scenario.route());
+        let decisions = plan.decisions().unwrap();
+        for group in 0..plan.groups().len() {
+            for expert in 0..plan.n_experts() as u32 {
+                let wishes = plan.groups().tokens(group).iter().flat_map(|token| {
+                    let first = *token as usize * decisions.per_token;
+                    (0..decisions.per_token).map(move |choice| (first + choice, choice / decisions.per_rank))
+                });
+                let mut wishes: Vec<(u32, usize)> = wishes
+                    .filter(|(wish, _)| decisions.experts[*wish] == expert)
+                    .map(|(wish, rank)| (decisions.slots[wish], rank))
+                    .collect();
+                wishes.sort();
+                prop_assert!(wishes.is_sorted_by_key(|(_, rank)| *rank), "{wishes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn expert_choice_fills_every_expert(scenario in scenario::expert_choice()) {
+        let routing = scenario.route();
+        let plan = sparse(&routing);
+        let alive = scenario.config.pruning.alive(scenario.config.experts).unwrap();
+        let places = plan.groups().places();
+        for expert in 0..plan.n_experts() {
+            for group in 0..plan.groups().len() {
+                let eligible: usize = routing
+                    .tables
+                    .iter()
+                    .filter(|table| table.experts.contains(&expert))
+                    .map(|table| table.rows(group).len())
+                    .sum();
+                let eligible = if alive[expert] { eligible } else { 0 };
+                let taken = plan.of_expert(expert).filter(|assignment| {
+                    places[plan.tokens()[*assignment] as usize].group == group
+                });
+                prop_assert_eq!(taken.count(), eligible.min(plan.capacities()[group]));
+            }
+        }
+    }
+
+    #[test]
+    fn members_and_modalities_stay_in_their_subsets(scenario in scenario::sparse()) {
+        let plan = sparse(&scenario.route()).expanded().into_owned();
+        let gates = scenario.config.pool.gates(scenario.config.experts).unwrap();
+        let (layout, modality) = (scenario.layout, scenario.context().modality.unwrap());
+        let decided_by = match scenario.config.scope {
+            Scope::Image { decided_by } => Some(decided_by),
+            Scope::Token => None,
+        };
+        for expert in 0..plan.n_experts() {
+            for assignment in plan.of_expert(expert) {
+                let token = plan.tokens()[assignment] as usize;
+                let deciding = decided_by.map_or(token, |place| token / layout.tokens * layout.tokens + place);
+                let allowed = gates.iter().any(|gate| {
+                    gate.experts.contains(&expert) && match gate.askers {
+                        Askers::Everyone => true,
+                        Askers::Member(member) => layout.member(token) == member,
+                        Askers::Modality(wanted) => modality[deciding] == wanted,
+                    }
+                });
+                prop_assert!(allowed, "token {token} went to expert {expert}");
+            }
+        }
+    }
+
+    #[test]
+    fn pruned_experts_get_nothing(
+        scenario in prop_oneof![scenario::sparse().boxed(), scenario::soft().boxed()],
+    ) {
+        let statistics = scenario.route().statistics();
+        for expert in &scenario.config.pruning.experts {
+            prop_assert_eq!(statistics.load[*expert], 0);
+            prop_assert!(statistics.dead.contains(expert));
+        }
+    }
+
+    #[test]
+    fn soft_weights_are_two_softmaxes(scenario in scenario::soft()) {
+        prop_assume!(scenario.config.pruning.experts.is_empty());
+        let plan = scenario.route().plan.as_soft().unwrap().clone();
+        let sums = |tensor: &Tensor<3>, dim: usize| values(&tensor.clone().sum_dim(dim));
+        prop_assert!(sums(plan.dispatch(), 1).iter().all(|sum| (sum - 1.0).abs() < 1e-5));
+        prop_assert!(sums(plan.combine(), 2).iter().all(|sum| (sum - 1.0).abs() < 1e-5));
+    }
+
+    #[test]
+    fn an_image_that_decides_as_one_goes_as_one(mut scenario in scenario::token_choice()) {
+        scenario.layout.tokens += 1;
+        scenario.config.scope = Scope::Image { decided_by: scenario.seed as usize % 2 };
+        let plan = sparse(&scenario.route());
+        prop_assert_eq!(plan.span(), scenario.layout.tokens);
+        let rows = plan.expanded();
+        let mut experts = vec![Vec::new(); rows.n_tokens()];
+        for expert in 0..rows.n_experts() {
+            for assignment in rows.of_expert(expert) {
+                experts[rows.tokens()[assignment] as usize].push(expert);
+            }
+        }
+        prop_assert!(experts.chunks(plan.span()).all(|image| image.iter().all(|token| *token == image[0])));
+        let tokens = scenario.tokens();
+        let expert = |e: usize, rows: Tensor<2>| rows * (e as f64 + 1.0);
+        let (whole, single) = (plan.apply(tokens.clone(), expert), rows.apply(tokens, expert));
+        prop_assert!(close(&values(&whole), &values(&single), 1e-5));
+    }
+
+    #[test]
+    fn contributions_add_up_to_the_output(scenario in scenario::token_choice()) {
+        let plan = sparse(&scenario.route());
+        let outputs = plan.expert_outputs(scenario.tokens(), |e, rows| rows * (e as f64 + 1.0));
+        let apart = plan.contributions(outputs.clone()).unwrap();
+        let [choices, rows, width] = apart.dims();
+        prop_assert_eq!([rows, width], [scenario.layout.rows(), WIDTH]);
+        prop_assert_eq!(choices, plan.decisions().unwrap().per_token);
+        let sum = apart.sum_dim(0).reshape([rows, width]);
+        prop_assert!(close(&values(&sum), &values(&plan.combine(outputs)), 1e-4));
+    }
+
+    /// Where nothing is limited, a token's neighbours do not matter.
+    #[test]
+    fn dropless_token_choice_does_not_see_the_batch(mut scenario in scenario::token_choice()) {
+        let k = scenario.config.token_choice().unwrap().k;
+        scenario.config.allocation = Allocation::TokenChoice(TokenChoice::dropless(k));
+        scenario.config.affinity = Affinity::Softmax;
+        scenario.config.noise = 0.0;
+        let (router, tokens, context) = (scenario.router(), scenario.tokens(), scenario.context());
+        let expert = |e: usize, rows: Tensor<2>| rows * (e as f64 + 1.0);
+        let together = router.route(tokens.clone(), &context).unwrap().plan.apply(tokens.clone(), expert);
+        let per_image = scenario.layout.rows() / scenario.layout.images;
+        for image in 0..scenario.layout.images {
+            let part = tokens.clone().narrow(0, image * per_image, per_image);
+            let modality = context.modality.as_ref().unwrap()[image * per_image..][..per_image].to_vec();
+            let alone = Context::training(Layout { images: 1, ..scenario.layout }, context.seed);
+            let alone = router.route(part.clone(), &alone.with_modality(modality)).unwrap();
+            let expected = values(&together.clone().narrow(0, image * per_image, per_image));
+            prop_assert!(close(&values(&alone.plan.apply(part, expert)), &expected, 1e-5));
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_bits(scenario in scenario::sparse()) {
+        let (once, again) = (scenario.route(), scenario.route());
+        let (a, b) = (sparse(&once), sparse(&again));
+        prop_assert_eq!(a.tokens(), b.tokens());
+        prop_assert_eq!(a.slots(), b.slots());
+        prop_assert_eq!(values(a.weights()), values(b.weights()));
+    }
+
+    #[test]
+    fn statistics_count_what_the_plan_holds(scenario in scenario::sparse()) {
+        let routing = scenario.route();
+        let (plan, statistics) = (sparse(&routing), routing.statistics());
+        let served: usize = statistics.load.iter().sum();
+        prop_assert_eq!(served, plan.n_assignments() * plan.span());
+        let histogram: usize = statistics.experts_per_token.iter().sum();
+        prop_assert_eq!(histogram, scenario.layout.rows());
+        let by_token: usize = statistics.experts_per_token.iter().enumerate().map(|(n, tokens)| n * tokens).sum();
+        prop_assert_eq!(by_token, served);
+        if let Some(choice) = scenario.config.token_choice() {
+            let wishes = choice.k * scenario.config.pool.gates_per_token() * scenario.layout.rows();
+            prop_assert_eq!(statistics.dropped.iter().sum::<usize>() + served, wishes);
+        }
+        let mass: f64 = statistics.importance.iter().sum();
+        let asked = (scenario.layout.rows() * scenario.config.pool.gates_per_token()) as f64;
+        prop_assert!((mass - asked).abs() < 1e-3 * asked, "every gate sums to 1: {mass} of {asked}");
+        prop_assert_eq!(statistics.coverage.is_some(), !scenario.config.pruning.experts.is_empty());
+    }
+
+    #[test]
+    fn sinkhorn_meets_its_marginals(
+        (tokens, experts, logits) in (1..40_usize, 1..9_usize).prop_flat_map(|(t, e)| {
+            (Just(t), Just(e), prop::collection::vec(-3.0..3.0_f32, t * e))
+        }),
+    ) {
+        let solved = Sinkhorn { max_iterations: 5000, ..Default::default() }.solve(&logits, [tokens, experts]);
+        prop_assert!(solved.row_error <= 1e-6);
+        for row in solved.plan.chunks_exact(experts) {
+            prop_assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+        }
+        for expert in 0..experts {
+            let column: f32 = solved.plan.iter().skip(expert).step_by(experts).sum();
+            prop_assert!((column - tokens as f32 / experts as f32).abs() < 1e-4 * tokens as f32);
+        }
+    }
+
+    /// Permuting tokens permutes what they get, wherever arrival does not decide.
+    #[test]
+    fn routing_commutes_with_a_permutation(
+        seed in any::<u64>(), tokens in 1..24_usize, experts in 1..6_usize, kind in 0..5_usize,
+    ) {
+        let k = 1 + seed as usize % experts;
+        let capacity = Capacity::factor(1.0);
+        let by_priority = |order| Allocation::TokenChoice(TokenChoice::limited(k, capacity, order));
+        let config = match kind {
+            0 => RouterConfig::new(experts, Allocation::TokenChoice(TokenChoice::dropless(k))),
+            1 => RouterConfig::new(experts, by_priority(Order::MaxGate)),
+            2 => RouterConfig::new(experts, by_priority(Order::SumOfGates)),
+            3 => RouterConfig::new(experts, Allocation::ExpertChoice(ExpertChoice { capacity })),
+            _ => RouterConfig { grouping: Grouping::Batch, ..RouterConfig::soft(experts, 2) },
+        };
+        // With one expert every gate is 1 and every priority ties; sums of all gates tie too.
+        prop_assume!(experts > 1 && (kind != 2 || k < experts));
+        let layout = Layout::new(1, tokens);
+        let scenario = Scenario { config, layout, seed, ties: false };
+        let permutation = {
+            use rand::seq::SliceRandom;
+            let mut rows: Vec<i32> = (0..tokens as i32).collect();
+            rows.shuffle(&mut Seed::new(seed).named("permutation").rng());
+            Tensor::from_data(TensorData::new(rows, [tokens]), &Device::flex())
+        };
+        let run = |tokens: Tensor<2>| {
+            let routing = scenario.router().route(tokens.clone(), &Context::training(layout, Seed::new(seed)));
+            routing.unwrap().plan.apply(tokens, |e, rows| rows * (e as f64 + 1.0))
+        };
+        let permuted_after = run(scenario.tokens()).select(0, permutation.clone());
+        let permuted_before = run(scenario.tokens().select(0, permutation));
+        prop_assert!(close(&values(&permuted_before), &values(&permuted_after), 1e-4));
+    }
+}
