@@ -5,7 +5,6 @@
 //! `4T`, and how it compares with the raw GEMMs of the experts it routes to.
 
 #![expect(clippy::print_stdout, reason = "the ratios are this program's result")]
-#![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
 
 use std::{
     hint::black_box,
@@ -17,6 +16,10 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use gemm::{Parallelism, gemm};
 use omma_routing::{Context, Layout, Router, RouterConfig, Seed, Soft};
 use rand::RngExt;
+
+/// The allocator that programs built from this workspace use.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const WIDTH: usize = 384;
 const HIDDEN: usize = 1536;

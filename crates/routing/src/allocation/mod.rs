@@ -18,6 +18,7 @@ pub(crate) use order::Arrivals;
 pub use order::Order;
 pub use soft::Soft;
 pub use token_choice::TokenChoice;
+pub(crate) use top_k::top_columns;
 
 use crate::error::Result;
 

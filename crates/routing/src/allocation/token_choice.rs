@@ -160,12 +160,13 @@ impl Wishes {
         let mut first_value = 0;
         for (gate, table) in tables.iter().enumerate() {
             let (columns, scores) = (table.columns(), table.scores());
+            let mask = table.available.contains(&false).then_some(table.available.as_slice());
             let mut best = vec![0; table.tokens.len() * k];
             best.par_chunks_mut(ROWS_PER_TASK * k)
                 .zip(scores.par_chunks(ROWS_PER_TASK * columns))
                 .for_each(|(best, scores)| {
                     for (best, row) in best.chunks_exact_mut(k).zip(scores.chunks_exact(columns)) {
-                        top_columns(row, &table.available, best);
+                        top_columns(row, mask, best);
                     }
                 });
             for (row, &token) in table.tokens.iter().enumerate() {

@@ -8,6 +8,8 @@ use burn::tensor::{
     activation::{log_softmax, softmax},
 };
 
+use super::best_experts;
+
 /// Mean entropy of the tokens' gates, `Ω_local`: small when every token is sure of its expert.
 ///
 /// - `logits`: `[G, S, E]`
@@ -75,8 +77,9 @@ pub fn target_entropy_loss(logits: Tensor<3>, k: usize) -> Tensor<1> {
 /// - returns: `[G]`
 pub fn merged_entropy_loss(logits: Tensor<3>, k: usize) -> Tensor<1> {
     let [groups, _, _] = logits.dims();
-    let (best, _) = softmax(logits, 2).topk_with_indices(k, 2);
-    let chosen = best.sum_dim(2).clamp_max(1.0);
+    let gates = softmax(logits, 2);
+    let best = best_experts(&gates, k);
+    let chosen = gates.gather(2, best).sum_dim(2).clamp_max(1.0);
     let rest = chosen.clone().neg() + 1.0;
     (times_log(chosen) + times_log(rest)).neg().mean_dim(1).reshape([groups])
 }

@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::squared_variation;
+use super::{best_experts, squared_variation};
 
 /// Squared coefficient of variation of the experts' expected load: the chance of an expert to be
 /// among a token's `k` if only its own noise were drawn again,
@@ -13,8 +13,8 @@ use super::squared_variation;
 /// - `clean`, `noisy`: logits `[G, S, E]`; `sigma`: standard deviation of the noise
 /// - returns: `[G]`
 pub fn load_loss(clean: Tensor<3>, noisy: Tensor<3>, k: usize, sigma: f64) -> Tensor<1> {
-    let (best, _) = noisy.topk_with_indices(k, 2);
-    let threshold = best.narrow(2, k - 1, 1);
+    let kth_best = best_experts(&noisy, k).narrow(2, k - 1, 1);
+    let threshold = noisy.gather(2, kth_best);
     let distance = (clean - threshold) / (sigma * std::f64::consts::SQRT_2);
     let chance = (distance.erf() + 1.0) * 0.5;
     squared_variation(chance.mean_dim(1))

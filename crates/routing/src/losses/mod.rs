@@ -24,7 +24,9 @@ pub(crate) use terms::GateTensors;
 pub use terms::{AuxiliaryLosses, Loss, LossTerm, LossValue};
 pub use z::z_loss;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor, TensorData};
+
+use crate::allocation::top_columns;
 
 /// `(σ / μ)²` over the experts, with the biased variance.
 ///
@@ -35,4 +37,19 @@ fn squared_variation(values: Tensor<3>) -> Tensor<1> {
     let mean = values.clone().mean_dim(2);
     let variance = (values - mean.clone()).square().mean_dim(2);
     (variance / mean.square()).reshape([groups])
+}
+
+/// The places of every token's `k` largest values, best first; ties go to the lowest expert.
+///
+/// - `values`: `[G, S, E]`
+/// - returns: `[G, S, k]`
+fn best_experts(values: &Tensor<3>, k: usize) -> Tensor<3, Int> {
+    let [groups, size, experts] = values.dims();
+    let host: Vec<f32> = values.clone().try_into_vec_as().expect("logits are floats");
+    let mut best = vec![0; groups * size * k];
+    for (best, row) in best.chunks_exact_mut(k).zip(host.chunks_exact(experts)) {
+        top_columns(row, None, best);
+    }
+    let best: Vec<i32> = best.into_iter().map(|expert| expert as i32).collect();
+    Tensor::from_data(TensorData::new(best, [groups, size, k]), &values.device())
 }

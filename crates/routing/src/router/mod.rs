@@ -148,7 +148,7 @@ impl Router {
 
 /// The values of a tensor, on the host.
 fn host<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
-    tensor.try_to_vec_as().expect("a tensor of floats can be read")
+    tensor.clone().try_into_vec_as().expect("a tensor of floats can be read")
 }
 
 /// Fails on the first value that is not finite, naming the token and the expert it belongs to.

@@ -41,11 +41,15 @@ impl Router {
         let asked: Vec<Asked> =
             self.gates.iter().map(|gate| Asked::new(gate, &groups, &batch)).collect();
         let values = self.gate_values(&clean, noisy.as_ref(), &asked, &alive);
+        let host_gates: Vec<Vec<f32>> = values.iter().map(|values| host(&values.gates)).collect();
+        self.check_logits(noisy.as_ref().unwrap_or(&clean), &host_gates)?;
         let (tables, weights): (Vec<_>, Vec<_>) = self
             .gates
             .iter()
-            .zip(&values)
-            .map(|(gate, values)| self.table(gate, values, &alive, capacities.as_deref()))
+            .zip(values.iter().zip(host_gates))
+            .map(|(gate, (values, gates))| {
+                self.table(gate, values, gates, &alive, capacities.as_deref())
+            })
             .unzip();
 
         let arrivals =
@@ -67,11 +71,6 @@ impl Router {
         // Softmax, losses and comparisons are in single precision whatever the tokens are in.
         let logits = if logits.dtype() == DType::F32 { logits } else { logits.cast(DType::F32) };
         let [rows, columns] = logits.dims();
-        let expert = |column: usize| {
-            let gate = self.gates.iter().find(|gate| gate.columns.contains(&column));
-            gate.map_or(column, |gate| gate.experts[column - gate.columns.start])
-        };
-        check_finite(&host(&logits), columns, expert)?;
         if !context.training || self.config().noise == 0.0 {
             return Ok((logits, None));
         }
@@ -84,8 +83,21 @@ impl Router {
             None => self.draw_noise(rows, context, &logits),
         };
         let noisy = logits.clone() + noise;
-        check_finite(&host(&noisy), columns, expert)?;
         Ok((logits, Some(noisy)))
+    }
+
+    /// Fails on logits that are not finite. They leave a trace in the gates, a value that is not a
+    /// number or exactly 0, so that the logits themselves are rarely read.
+    fn check_logits(&self, logits: &Tensor<2>, gates: &[Vec<f32>]) -> Result<()> {
+        let suspicious = |gate: &f32| !(*gate > 0.0 && *gate <= f32::MAX);
+        if !gates.iter().flatten().any(suspicious) {
+            return Ok(());
+        }
+        let [_, columns] = logits.dims();
+        check_finite(&host(logits), columns, |column| {
+            let gate = self.gates.iter().find(|gate| gate.columns.contains(&column));
+            gate.map_or(column, |gate| gate.experts[column - gate.columns.start])
+        })
     }
 
     /// `σ · N(0, 1)` with every gate's own `σ`, in blocks of rows with a stream of their own.
@@ -163,13 +175,13 @@ impl Router {
         &self,
         gate: &Gate,
         values: &GateTensors,
+        gates: Vec<f32>,
         alive: &[bool],
         capacities: Option<&[usize]>,
     ) -> (GateTable, Tensor<1>) {
         let dropping = self.config().drops_pruned();
         let experts: Vec<usize> =
             gate.experts.iter().copied().filter(|expert| !dropping || alive[*expert]).collect();
-        let gates = host(&values.gates);
         let routing = values.noisy.as_ref().map_or(&values.clean, |(noisy, _)| noisy);
         let solved = self.solve(values, routing, &gates, capacities);
         let weights = match (&solved, self.config().combine) {
@@ -325,7 +337,7 @@ impl RouterConfig {
     fn assign(
         &self,
         tables: &[GateTable],
-        values: Vec<Tensor<1>>,
+        mut values: Vec<Tensor<1>>,
         arrivals: &Arrivals,
         capacities: Option<Vec<usize>>,
     ) -> (Assignments, Tensor<1>) {
@@ -341,7 +353,7 @@ impl RouterConfig {
             Allocation::Soft(_) => unreachable!("soft routing has its own way"),
         };
         let places: Vec<u32> = assignments.list.iter().map(|assignment| assignment.value).collect();
-        let values = Tensor::cat(values, 0);
+        let values = if values.len() == 1 { values.remove(0) } else { Tensor::cat(values, 0) };
         let index = indices(&places, &values.device());
         (assignments, values.select(0, index))
     }
