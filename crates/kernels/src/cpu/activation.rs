@@ -1,0 +1,213 @@
+//! GELU in both forms, and its derivative.
+//!
+//! `gelu(x) = x · Φ(x)` with `Φ` the normal distribution function, or its tanh approximation. Both
+//! are evaluated as `x` times a probability that is computed without cancellation, so that small
+//! results of negative inputs keep their leading digits. Against double precision the error is at
+//! most `3e-7 · |x|`, that is 2.5 units in the last place of `x`; see the tests.
+
+use super::simd::{exp, multiversion};
+
+/// The nonlinearity of an MLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// GELU by the error function (timm, DINOv2).
+    GeluErf,
+    /// GELU by tanh (vmoe, ViT in JAX).
+    GeluTanh,
+}
+
+impl Activation {
+    /// `y = f(x + bias)` row by row; `x` keeps the biased input.
+    ///
+    /// - `x`, `y`: `[rows, width]`; `bias`: `[width]`
+    pub(crate) fn forward_biased(self, x: &mut [f32], bias: &[f32], y: &mut [f32]) {
+        for (x, y) in x.chunks_exact_mut(bias.len()).zip(y.chunks_exact_mut(bias.len())) {
+            match self {
+                Self::GeluErf => erf_biased(x, bias, y),
+                Self::GeluTanh => tanh_biased(x, bias, y),
+            }
+        }
+    }
+
+    /// `y = f(x)`.
+    pub(crate) fn forward(self, x: &[f32], y: &mut [f32]) {
+        match self {
+            Self::GeluErf => erf_forward(x, y),
+            Self::GeluTanh => tanh_forward(x, y),
+        }
+    }
+
+    /// `y = f(x)` and `gradient *= f'(x)`.
+    pub(crate) fn backward(self, x: &[f32], y: &mut [f32], gradient: &mut [f32]) {
+        match self {
+            Self::GeluErf => erf_backward(x, y, gradient),
+            Self::GeluTanh => tanh_backward(x, y, gradient),
+        }
+    }
+}
+
+multiversion! {
+    fn tanh_biased(x: &mut [f32], bias: &[f32], y: &mut [f32]) {
+        for ((x, bias), y) in x.iter_mut().zip(bias).zip(y) {
+            *x += bias;
+            *y = *x * tanh_probability(*x).0;
+        }
+    }
+}
+
+multiversion! {
+    fn erf_biased(x: &mut [f32], bias: &[f32], y: &mut [f32]) {
+        for ((x, bias), y) in x.iter_mut().zip(bias).zip(y) {
+            *x += bias;
+            *y = *x * normal(*x).0;
+        }
+    }
+}
+
+multiversion! {
+    fn tanh_forward(x: &[f32], y: &mut [f32]) {
+        for (x, y) in x.iter().zip(y) {
+            *y = x * tanh_probability(*x).0;
+        }
+    }
+}
+
+multiversion! {
+    fn erf_forward(x: &[f32], y: &mut [f32]) {
+        for (x, y) in x.iter().zip(y) {
+            *y = x * normal(*x).0;
+        }
+    }
+}
+
+multiversion! {
+    fn tanh_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) {
+        for ((x, y), gradient) in x.iter().zip(y).zip(gradient) {
+            let (p, slope) = tanh_probability(*x);
+            *y = x * p;
+            *gradient *= p + x * slope;
+        }
+    }
+}
+
+multiversion! {
+    fn erf_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) {
+        for ((x, y), gradient) in x.iter().zip(y).zip(gradient) {
+            let (p, density) = normal(*x);
+            *y = x * p;
+            *gradient *= p + x * density;
+        }
+    }
+}
+
+/// `½ (1 + tanh u) = 1 / (1 + e^(-2u))` with `u = √(2/π) (x + 0.044715 x³)`, and its derivative.
+#[inline(always)]
+fn tanh_probability(x: f32) -> (f32, f32) {
+    const TWICE_ROOT: f32 = 1.595_769_1;
+    const CUBE: f32 = 0.044_715;
+    let square = x * x;
+    let twice_u = TWICE_ROOT * x * (1.0 + CUBE * square);
+    let e = exp(-twice_u.max(-87.0));
+    let p = 1.0 / (1.0 + e);
+    let slope = TWICE_ROOT * (1.0 + 3.0 * CUBE * square);
+    (p, p * (e * p) * slope)
+}
+
+/// `Φ(x)` and its density.
+///
+/// `erfc(z) = t · exp(-z² + P(t))` with `t = 1 / (1 + z/2)` for `z ≥ 0` (Press et al., *Numerical
+/// Recipes*, §6.2); the square is split so that its rounding does not reach the exponent.
+#[inline(always)]
+fn normal(x: f32) -> (f32, f32) {
+    const INVERSE_ROOT: f32 = std::f32::consts::FRAC_1_SQRT_2;
+    let z = x.abs() * INVERSE_ROOT;
+    // z = high + low with a high part of twelve bits, whose square is exact.
+    let high = f32::from_bits(z.to_bits() & 0xffff_f000);
+    let gaussian = exp(-high * high) * exp(-(z - high) * (z + high));
+    let t = 1.0 / (1.0 + 0.5 * z);
+    let mut p = 0.170_872_77;
+    p = p * t - 0.822_152_23;
+    p = p * t + 1.488_515_9;
+    p = p * t - 1.135_203_98;
+    p = p * t + 0.278_868_07;
+    p = p * t - 0.186_288_06;
+    p = p * t + 0.096_784_18;
+    p = p * t + 0.374_091_96;
+    p = p * t + 1.000_023_68;
+    p = p * t - 1.265_512_23;
+    let half_erfc = 0.5 * t * gaussian * exp(p);
+    let probability = if x < 0.0 { half_erfc } else { 1.0 - half_erfc };
+    const INVERSE_ROOT_TWO_PI: f32 = 0.398_942_3;
+    (probability, INVERSE_ROOT_TWO_PI * gaussian)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `erf` by its series and its continued fraction, in double precision.
+    fn erfc(z: f64) -> f64 {
+        if z < 0.0 {
+            return 2.0 - erfc(-z);
+        }
+        if z < 2.5 {
+            let (mut term, mut sum) = (z, z);
+            for n in 1..200 {
+                term *= -z * z / n as f64;
+                sum += term / (2 * n + 1) as f64;
+            }
+            1.0 - sum * 2.0 / std::f64::consts::PI.sqrt()
+        } else {
+            let fraction = (1..120).rev().fold(0.0, |tail, n| n as f64 / 2.0 / (z + tail));
+            (-z * z).exp() / (z + fraction) / std::f64::consts::PI.sqrt()
+        }
+    }
+
+    fn reference(activation: Activation, x: f64) -> (f64, f64) {
+        match activation {
+            Activation::GeluErf => {
+                let p = 0.5 * erfc(-x / std::f64::consts::SQRT_2);
+                let density = (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
+                (x * p, p + x * density)
+            }
+            Activation::GeluTanh => {
+                let root = (2.0 / std::f64::consts::PI).sqrt();
+                let u = root * (x + 0.044715 * x * x * x);
+                let p = 0.5 * (1.0 + u.tanh());
+                let slope = 0.5 * (1.0 - u.tanh().powi(2)) * root * (1.0 + 3.0 * 0.044715 * x * x);
+                (x * p, p + x * slope)
+            }
+        }
+    }
+
+    #[test]
+    fn both_forms_agree_with_double_precision() {
+        for activation in [Activation::GeluErf, Activation::GeluTanh] {
+            let x: Vec<f32> = (-120_000..=120_000).map(|i| i as f32 * 1e-4).collect();
+            let (mut y, mut gradient) = (vec![0.0; x.len()], vec![1.0; x.len()]);
+            activation.backward(&x, &mut y, &mut gradient);
+            let mut again = vec![0.0; x.len()];
+            activation.forward(&x, &mut again);
+            assert_eq!(y, again);
+            let (mut worst, mut worst_slope) = (0.0_f64, 0.0_f64);
+            for ((x, y), slope) in x.iter().zip(&y).zip(&gradient) {
+                let (expected, expected_slope) = reference(activation, f64::from(*x));
+                worst = worst.max((f64::from(*y) - expected).abs() / f64::from(x.abs().max(1e-30)));
+                worst_slope = worst_slope.max((f64::from(*slope) - expected_slope).abs());
+            }
+            assert!(worst <= 3e-7, "{activation:?}: {worst}");
+            assert!(worst_slope <= 2e-6, "{activation:?}: slope {worst_slope}");
+        }
+    }
+
+    #[test]
+    fn far_from_zero_it_is_the_identity_or_nothing() {
+        for activation in [Activation::GeluErf, Activation::GeluTanh] {
+            let x = [-1e4, -50.0, 50.0, 1e4];
+            let mut y = [0.0; 4];
+            activation.forward(&x, &mut y);
+            assert!(y[..2].iter().all(|y| y.abs() < 1e-30), "{activation:?}: {y:?}");
+            assert_eq!(y[2..], [50.0, 1e4], "{activation:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! One source, several instruction sets.
+//!
+//! [`multiversion!`] compiles a function several times, for the widest vectors of this machine, for
+//! AVX2, and for whatever every machine of this kind has, and picks one at run time. The bodies are
+//! plain loops without branches, which the compiler turns into vector code. No operation is
+//! contracted, so all versions round alike.
+
+/// The instruction set that [`multiversion!`] functions use on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// What every machine of this architecture has.
+    Baseline,
+    /// AVX2 and FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F, VL and DQ.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+/// Detected once; the detection itself caches.
+pub(crate) fn level() -> Level {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let wide = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq");
+        if wide {
+            return Level::Avx512;
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Level::Avx2;
+        }
+    }
+    Level::Baseline
+}
+
+/// Declares a function that is compiled for every [`Level`] and called at the best one.
+macro_rules! multiversion {
+    ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block) => {
+        $(#[$meta])*
+        $visibility fn $name($($argument: $type),*) $(-> $output)? {
+            #[inline(always)]
+            fn generic($($argument: $type),*) $(-> $output)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($argument: $type),*) $(-> $output)? { generic($($argument),*) }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx2,fma")]
+            fn avx512($($argument: $type),*) $(-> $output)? { generic($($argument),*) }
+
+            match $crate::cpu::simd::level() {
+                $crate::cpu::simd::Level::Baseline => generic($($argument),*),
+                // SAFETY: the level says that this machine has the features.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::simd::Level::Avx2 => unsafe { avx2($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::simd::Level::Avx512 => unsafe { avx512($($argument),*) },
+            }
+        }
+    };
+}
+
+pub(crate) use multiversion;
+
+/// Lanes of the partial sums in reductions: two AVX-512 vectors.
+const LANES: usize = 32;
+
+multiversion! {
+    /// `Σ a · b`, in a fixed order.
+    pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+        let mut lanes = [0.0_f32; LANES];
+        let (a_blocks, b_blocks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+        let rest: f32 = a_blocks.remainder().iter().zip(b_blocks.remainder()).map(|(a, b)| a * b).sum();
+        for (a, b) in a_blocks.zip(b_blocks) {
+            for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+                *lane += a * b;
+            }
+        }
+        lanes.iter().sum::<f32>() + rest
+    }
+}
+
+multiversion! {
+    /// `Σ a`, in a fixed order.
+    pub(crate) fn sum(a: &[f32]) -> f32 {
+        let mut lanes = [0.0_f32; LANES];
+        let blocks = a.chunks_exact(LANES);
+        let rest: f32 = blocks.remainder().iter().sum();
+        for a in blocks {
+            for (lane, a) in lanes.iter_mut().zip(a) {
+                *lane += a;
+            }
+        }
+        lanes.iter().sum::<f32>() + rest
+    }
+}
+
+multiversion! {
+    /// `y += factor · x`.
+    pub(crate) fn add_scaled(y: &mut [f32], factor: f32, x: &[f32]) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y += factor * x;
+        }
+    }
+}
+
+multiversion! {
+    /// `y += x`.
+    pub(crate) fn add(y: &mut [f32], x: &[f32]) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y += x;
+        }
+    }
+}
+
+multiversion! {
+    /// The largest value, `-∞` for none.
+    pub(crate) fn max(a: &[f32]) -> f32 {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        let blocks = a.chunks_exact(LANES);
+        let rest = blocks.remainder().iter().fold(f32::NEG_INFINITY, |max, a| if *a > max { *a } else { max });
+        for a in blocks {
+            for (lane, a) in lanes.iter_mut().zip(a) {
+                *lane = if *a > *lane { *a } else { *lane };
+            }
+        }
+        lanes.iter().fold(rest, |max, a| if *a > max { *a } else { max })
+    }
+}
+
+multiversion! {
+    /// `row = exp(scale · row - shift)`; returns the sum.
+    pub(crate) fn exp_shifted(row: &mut [f32], scale: f32, shift: f32) -> f32 {
+        for value in row.iter_mut() {
+            *value = exp(scale * *value - shift);
+        }
+        let mut lanes = [0.0_f32; LANES];
+        let blocks = row.chunks_exact(LANES);
+        let rest: f32 = blocks.remainder().iter().sum();
+        for block in blocks {
+            for (lane, value) in lanes.iter_mut().zip(block) {
+                *lane += value;
+            }
+        }
+        lanes.iter().sum::<f32>() + rest
+    }
+}
+
+multiversion! {
+    /// `row *= factor`.
+    pub(crate) fn scale(row: &mut [f32], factor: f32) {
+        for value in row.iter_mut() {
+            *value *= factor;
+        }
+    }
+}
+
+/// `eˣ` without branches, to about one unit in the last place where the result is a normal number;
+/// 0 below, `+∞` above.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    // Adding and subtracting 1.5 · 2²³ rounds to a whole number.
+    const ROUND: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let clamped = x.clamp(-87.3, 88.7);
+    let whole = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let r = (clamped - whole * LN2_HIGH) - whole * LN2_LOW;
+    let mut p = 1.987_569_1e-4;
+    p = p * r + 1.398_2e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 1.666_666_5e-1;
+    p = p * r + 5.000_000_1e-1;
+    let e = (p * r * r + r) + 1.0;
+    // 2^whole in two factors, so that neither leaves the range of a float.
+    let half = (whole * 0.5 + ROUND) - ROUND;
+    let power = |n: f32| f32::from_bits(((n as i32 + 127) << 23) as u32);
+    let e = e * power(half) * power(whole - half);
+    let e = if x < -87.3 { 0.0 } else { e };
+    if x > 88.7 { f32::INFINITY } else { e }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_exact_to_two_units_in_the_last_place() {
+        let mut worst = 0.0_f64;
+        for i in -860_000..=880_000 {
+            let x = i as f32 * 1e-4;
+            let expected = f64::from(x).exp();
+            let unit = f64::from(expected as f32).abs() * f64::from(f32::EPSILON) / 2.0;
+            worst = worst.max((f64::from(exp(x)) - expected).abs() / unit);
+        }
+        assert!(worst <= 2.0, "{worst} units");
+        assert_eq!((exp(-200.0), exp(0.0), exp(200.0)), (0.0, 1.0, f32::INFINITY));
+    }
+
+    #[test]
+    fn reductions_include_what_does_not_fill_a_vector() {
+        for length in [0, 1, 31, 32, 33, 100] {
+            let a: Vec<f32> = (0..length).map(|i| i as f32).collect();
+            let ones = vec![1.0; length];
+            let expected: f32 = a.iter().sum();
+            assert_eq!((sum(&a), dot(&a, &ones)), (expected, expected));
+            assert_eq!(max(&a), if length == 0 { f32::NEG_INFINITY } else { length as f32 - 1.0 });
+        }
+    }
+}

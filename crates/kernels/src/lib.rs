@@ -1,0 +1,46 @@
+//! Fused CPU operations with hand-written gradients for vision mixtures of experts.
+//!
+//! Every operation exists twice: fused, for Burn's Flex backend on the CPU, and as a
+//! [portable twin](portable) made of plain Burn operations, for every other device. The functions at
+//! the root of this crate pick the fused form where it can run; calling code does not know which one
+//! ran, and tests hold both to the same values and gradients.
+//!
+//! | function | what it fuses |
+//! |---|---|
+//! | [`expert_mlp`] | gather, two products, biases, activation, dropout, weighting, scatter-add, for all experts |
+//! | [`soft_moe`] | slots, experts, mixing, optionally for some experts of every image only |
+//! | [`mlp`] | two products with biases and activation |
+//! | [`linear`] | product and bias |
+//! | [`layer_norm`] | one pass forward, one backward |
+//! | [`self_attention`], [`attention`] | scores, softmax, mixing, without a tensor of scores |
+//! | [`gelu`] | both forms, vectorised |
+//!
+//! # Machines
+//!
+//! Vector instructions are chosen at run time (AVX-512, AVX2, or what every machine has), products
+//! come from the `gemm` crate, which does the same, and tasks run on rayon's global pool, whose size
+//! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. Results do not depend on the
+//! number of threads, except where rayon's thread count cuts a product differently.
+//!
+//! This is the only crate of the workspace with `unsafe` code: the call into `gemm` and the calls of
+//! functions compiled for a detected instruction set.
+
+mod attention;
+mod cpu;
+mod expert_mlp;
+mod fused;
+mod gelu;
+mod layer_norm;
+mod linear;
+mod mlp;
+pub mod portable;
+mod soft_moe;
+
+pub use attention::{attention, self_attention};
+pub use cpu::{activation::Activation, dropout::Dropout};
+pub use expert_mlp::{Dispatch, ExpertParameters, expert_mlp};
+pub use gelu::gelu;
+pub use layer_norm::layer_norm;
+pub use linear::linear;
+pub use mlp::mlp;
+pub use soft_moe::soft_moe;

@@ -1,0 +1,128 @@
+//! The twins: the same operations from plain Burn operations, for any device.
+
+use burn::tensor::{
+    IndexingUpdateOp, Tensor, TensorData,
+    activation::{self, softmax},
+};
+
+use crate::{Activation, Dispatch, Dropout, ExpertParameters};
+
+/// [`crate::gelu`].
+pub fn gelu<const R: usize>(x: Tensor<R>, form: Activation) -> Tensor<R> {
+    match form {
+        Activation::GeluErf => activation::gelu(x),
+        Activation::GeluTanh => activation::gelu_approximate(x),
+    }
+}
+
+/// [`crate::linear`].
+pub fn linear<const R: usize>(
+    x: Tensor<R>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+) -> Tensor<R> {
+    let mut shape = x.dims();
+    let [inputs, outputs] = weight.dims();
+    let rows: usize = shape[..R - 1].iter().product();
+    let mut y = x.reshape([rows, inputs]).matmul(weight);
+    if let Some(bias) = bias {
+        y = y + bias.unsqueeze();
+    }
+    shape[R - 1] = outputs;
+    y.reshape(shape)
+}
+
+/// [`crate::layer_norm`].
+pub fn layer_norm<const R: usize>(
+    x: Tensor<R>,
+    gamma: Tensor<1>,
+    beta: Tensor<1>,
+    epsilon: f32,
+) -> Tensor<R> {
+    let centred = x.clone() - x.mean_dim(R - 1);
+    let variance = centred.clone().square().mean_dim(R - 1);
+    centred / (variance + epsilon).sqrt() * gamma.unsqueeze() + beta.unsqueeze()
+}
+
+/// [`crate::mlp`].
+pub fn mlp<const R: usize>(
+    x: Tensor<R>,
+    up: (Tensor<2>, Tensor<1>),
+    down: (Tensor<2>, Tensor<1>),
+    form: Activation,
+    dropout: Option<Dropout>,
+) -> Tensor<R> {
+    let hidden = gelu(linear(x, up.0, Some(up.1)), form);
+    linear(drop_out(hidden, dropout, 0), down.0, Some(down.1))
+}
+
+/// Multiplies by the mask of [`Dropout`], for values that start at index `first`.
+fn drop_out<const R: usize>(x: Tensor<R>, dropout: Option<Dropout>, first: usize) -> Tensor<R> {
+    let Some(dropout) = dropout else { return x };
+    let shape = x.dims();
+    let count: usize = shape.iter().product();
+    let mask: Vec<f32> = (first..first + count).map(|index| dropout.factor(index)).collect();
+    let device = x.device();
+    x * Tensor::from_data(TensorData::new(mask, shape), &device)
+}
+
+/// [`crate::self_attention`].
+pub fn self_attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
+    let [_, _, columns] = qkv.dims();
+    let features = columns / 3;
+    let part = |i: usize| qkv.clone().narrow(2, i * features, features);
+    attention(part(0), part(1), part(2), heads)
+}
+
+/// [`crate::attention`].
+pub fn attention(
+    queries: Tensor<3>,
+    keys: Tensor<3>,
+    values: Tensor<3>,
+    heads: usize,
+) -> Tensor<3> {
+    let [batch, n_queries, features] = queries.dims();
+    let width = features / heads;
+    let split = |x: Tensor<3>| {
+        let [batch, tokens, _] = x.dims();
+        x.reshape([batch, tokens, heads, width]).swap_dims(1, 2)
+    };
+    let scores = split(queries).matmul(split(keys).swap_dims(2, 3)) / (width as f64).sqrt();
+    let mixed = softmax(scores, 3).matmul(split(values));
+    mixed.swap_dims(1, 2).reshape([batch, n_queries, features])
+}
+
+/// [`crate::expert_mlp`].
+pub fn expert_mlp(
+    tokens: Tensor<2>,
+    weights: Tensor<1>,
+    parameters: ExpertParameters,
+    dispatch: &Dispatch,
+    form: Activation,
+    dropout: Option<Dropout>,
+) -> Tensor<2> {
+    let device = tokens.device();
+    let [experts, _, hidden] = parameters.up.dims();
+    let [_, _, outputs] = parameters.down.dims();
+    let rows: Vec<i32> = dispatch.tokens().iter().map(|token| *token as i32).collect();
+    let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], &device);
+    if rows.is_empty() {
+        return zeros;
+    }
+    let rows = Tensor::from_data(TensorData::new(rows, [dispatch.tokens().len()]), &device);
+    let inputs = tokens.select(0, rows.clone());
+    let busy = (0..experts).filter(|e| dispatch.offsets()[*e] < dispatch.offsets()[*e + 1]);
+    let results = busy.map(|e| {
+        let (start, end) = (dispatch.offsets()[e], dispatch.offsets()[e + 1]);
+        let matrix = |stack: &Tensor<3>| {
+            let [_, rows, columns] = stack.dims();
+            stack.clone().narrow(0, e, 1).reshape([rows, columns])
+        };
+        let before = inputs.clone().narrow(0, start, end - start).matmul(matrix(&parameters.up))
+            + parameters.up_bias.clone().narrow(0, e, 1);
+        let activated = drop_out(gelu(before, form), dropout, start * hidden);
+        activated.matmul(matrix(&parameters.down)) + parameters.down_bias.clone().narrow(0, e, 1)
+    });
+    let results = Tensor::cat(results.collect(), 0) * weights.unsqueeze_dim(1);
+    zeros.select_assign(0, rows, results, IndexingUpdateOp::Add)
+}
