@@ -37,14 +37,20 @@ impl Activation {
         }
     }
 
-    /// `y = f(x)` and `gradient *= f'(x)`.
-    pub(crate) fn backward(self, x: &[f32], y: &mut [f32], gradient: &mut [f32]) {
+    /// `y = f(x)` and `gradient *= f'(x)`; returns `Σ y · gradient` with the gradient as it came.
+    pub(crate) fn backward(self, x: &[f32], y: &mut [f32], gradient: &mut [f32]) -> f32 {
         match self {
             Self::GeluErf => erf_backward(x, y, gradient),
             Self::GeluTanh => tanh_backward(x, y, gradient),
         }
     }
 }
+
+/// Partial sums of a reduction.
+const LANES: usize = 32;
+
+#[derive(Default)]
+struct Lanes([f32; LANES]);
 
 multiversion! {
     fn tanh_biased(x: &mut [f32], bias: &[f32], y: &mut [f32]) {
@@ -81,22 +87,36 @@ multiversion! {
 }
 
 multiversion! {
-    fn tanh_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) {
-        for ((x, y), gradient) in x.iter().zip(y).zip(gradient) {
-            let (p, slope) = tanh_probability(*x);
-            *y = x * p;
-            *gradient *= p + x * slope;
+    fn tanh_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) -> f32 {
+        let mut sum = Lanes::default();
+        let blocks = x.chunks(LANES).zip(y.chunks_mut(LANES)).zip(gradient.chunks_mut(LANES));
+        for ((x, y), gradient) in blocks {
+            let lanes = sum.0.iter_mut().zip(x).zip(y).zip(gradient);
+            for (((sum, x), y), gradient) in lanes {
+                let (p, slope) = tanh_probability(*x);
+                *y = x * p;
+                *sum += *y * *gradient;
+                *gradient *= p + x * slope;
+            }
         }
+        sum.0.iter().sum()
     }
 }
 
 multiversion! {
-    fn erf_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) {
-        for ((x, y), gradient) in x.iter().zip(y).zip(gradient) {
-            let (p, density) = normal(*x);
-            *y = x * p;
-            *gradient *= p + x * density;
+    fn erf_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) -> f32 {
+        let mut sum = Lanes::default();
+        let blocks = x.chunks(LANES).zip(y.chunks_mut(LANES)).zip(gradient.chunks_mut(LANES));
+        for ((x, y), gradient) in blocks {
+            let lanes = sum.0.iter_mut().zip(x).zip(y).zip(gradient);
+            for (((sum, x), y), gradient) in lanes {
+                let (p, density) = normal(*x);
+                *y = x * p;
+                *sum += *y * *gradient;
+                *gradient *= p + x * density;
+            }
         }
+        sum.0.iter().sum()
     }
 }
 
@@ -107,7 +127,7 @@ fn tanh_probability(x: f32) -> (f32, f32) {
     const CUBE: f32 = 0.044_715;
     let square = x * x;
     let twice_u = TWICE_ROOT * x * (1.0 + CUBE * square);
-    let e = exp(-twice_u.max(-87.0));
+    let e = exp(-twice_u);
     let p = 1.0 / (1.0 + e);
     let slope = TWICE_ROOT * (1.0 + 3.0 * CUBE * square);
     (p, p * (e * p) * slope)

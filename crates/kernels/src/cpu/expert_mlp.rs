@@ -305,10 +305,8 @@ impl Experts<'_> {
                         let before = &before[row * hidden..][..hidden];
                         let dhidden = &mut dhidden[i * hidden..][..hidden];
                         let activated = &mut activated[i * hidden..][..hidden];
-                        self.activation.forward(before, activated);
-                        dweights[i] = simd::dot(activated, dhidden)
-                            + simd::dot(bias, &doutput[i * outputs..][..outputs]);
-                        self.activation.backward(before, activated, dhidden);
+                        let through = self.activation.backward(before, activated, dhidden);
+                        dweights[i] = through + simd::dot(bias, &doutput[i * outputs..][..outputs]);
                         let weight = self.routes.weight(row);
                         if weight != 1.0 {
                             simd::scale(dhidden, weight);

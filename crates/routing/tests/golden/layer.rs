@@ -7,7 +7,7 @@ use omma_routing::{
 };
 use serde_json::Value;
 
-use crate::case::{Case, values};
+use omma_golden::{Case, values};
 
 /// The experts of a case, two dense layers with a tanh GELU between them.
 struct Experts {
@@ -159,7 +159,7 @@ pub(crate) fn token_choice(case: &Case) {
     let experts = case.size("E");
     let sigma = case.config("sigma").as_f64().unwrap();
     let order = order_of(case.config("batch_priority").as_bool().unwrap());
-    let capacity = capacity_of(&case.json["config"]);
+    let capacity = capacity_of(&case.json()["config"]);
     let choice = TokenChoice::limited(case.size("K"), capacity, order);
     let config = RouterConfig {
         noise: sigma * experts as f64,
@@ -231,7 +231,7 @@ pub(crate) fn soft(case: &Case) {
     let parameter = case.tensor::<3>(&format!("param/{name}"));
     let [width, experts, slots] = parameter.dims();
     assert_eq!(slots, case.size("slots_per_expert"));
-    if let Some(factor) = case.json["config"]["capacity_factor_arg"].as_f64() {
+    if let Some(factor) = case.json()["config"]["capacity_factor_arg"].as_f64() {
         assert_eq!(Soft::slots_for(case.size("group_size"), experts, factor), Ok(slots));
     }
     let config = RouterConfig {
@@ -266,7 +266,7 @@ pub(crate) fn soft(case: &Case) {
 pub(crate) fn ensemble(case: &Case) {
     let (experts, members) = (case.size("E"), case.size("M"));
     let order = order_of(case.config("batch_priority").as_bool().unwrap());
-    let choice = TokenChoice::limited(case.size("K"), capacity_of(&case.json["config"]), order);
+    let choice = TokenChoice::limited(case.size("K"), capacity_of(&case.json()["config"]), order);
     let config = RouterConfig {
         losses: losses_of(case),
         pool: Pool::Members { members, overlap: 0 },

@@ -6,7 +6,7 @@ use omma_routing::losses::{
     target_entropy_loss, z_loss,
 };
 
-use crate::case::{Case, values};
+use omma_golden::{Case, values};
 
 pub(crate) fn check(case: &Case) {
     let logits = case.matrix("input/logits");

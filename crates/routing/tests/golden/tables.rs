@@ -1,15 +1,13 @@
 //! Capacities, ties and projections: exact little tables.
 
 use burn::tensor::{Device, Tensor};
+use omma_golden::Case;
 use omma_routing::{
     Allocation, Capacity, Context, ExpertChoice, Layout, Order, Plan, Rounding, RouterConfig,
     SparsePlan, TokenChoice, affinity::sparse_simplex_projection,
 };
 
-use crate::{
-    case::Case,
-    layer::{dense, expect_dense},
-};
+use crate::layer::{dense, expect_dense};
 
 pub(crate) fn capacity(case: &Case) {
     let rows = case.ints("input/rows").chunks_exact(4);

@@ -1,21 +1,19 @@
 //! Token-choice routers without experts: gates, routing tensors, losses and their gradients.
 
 use burn::tensor::{Tensor, activation::softmax};
+use omma_golden::Case;
 use omma_routing::{
     Allocation, Grouping, Layout, RouterConfig, TokenChoice,
     losses::{balance_loss, importance_loss, load_loss},
 };
 
-use crate::{
-    case::Case,
-    layer::{capacity_of, context_of, dense, expect_dense, losses_of, order_of},
-};
+use crate::layer::{capacity_of, context_of, dense, expect_dense, losses_of, order_of};
 
 pub(crate) fn check(case: &Case) {
     let (groups, size, experts, k) =
         (case.size("G"), case.size("S"), case.size("E"), case.size("K"));
     let noisy = case.has("input/noise");
-    let sigma = case.json["config"]["sigma"].as_f64().filter(|_| noisy).unwrap_or(0.0);
+    let sigma = case.json()["config"]["sigma"].as_f64().filter(|_| noisy).unwrap_or(0.0);
     let tokens = case.matrix("input/x");
     let context = context_of(case, Layout::new(groups, size), experts);
     for (capacity_name, settings) in case.config("capacity_variants").as_object().unwrap() {
@@ -96,7 +94,7 @@ fn losses(case: &Case, k: usize, sigma: f64) {
 
 /// `σ · N(0, 1)` is the noise that was added.
 fn expect_noise(case: &Case, scaled: &Tensor<3>) {
-    let scaled = crate::case::values(scaled);
+    let scaled = omma_golden::values(scaled);
     for (a, b) in scaled.iter().zip(case.floats("input/noise")) {
         assert!((a - b).abs() < 1e-6, "noise {a} {b}");
     }

@@ -1,15 +1,13 @@
 //! Affinities from optimal transport.
 
 use burn::tensor::{Tensor, activation::softmax};
+use omma_golden::{Case, values};
 use omma_routing::{
     Affinity, Allocation, Capacity, CombineWeights, Context, ExpertChoice, Grouping, Layout,
     RouterConfig, Sinkhorn, SparseTransport, TokenChoice, affinity::SparseSide,
 };
 
-use crate::{
-    case::{Case, values},
-    layer::{capacity_of, dense, expect_dense, order_of},
-};
+use crate::layer::{capacity_of, dense, expect_dense, order_of};
 
 fn narrow(values: &[f64]) -> Vec<f32> {
     values.iter().map(|value| *value as f32).collect()

@@ -6,25 +6,30 @@ use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
-pub(crate) struct Case {
-    pub(crate) name: String,
-    pub(crate) json: Value,
+/// One case.
+#[derive(Debug)]
+pub struct Case {
+    name: String,
+    json: Value,
     arrays: BTreeMap<String, Array>,
     compared: RefCell<BTreeSet<String>>,
 }
 
+#[derive(Debug)]
 struct Array {
     shape: Vec<usize>,
     values: Values,
 }
 
+#[derive(Debug)]
 enum Values {
     Floats(Vec<f32>),
     Ints(Vec<i32>),
 }
 
 impl Case {
-    pub(crate) fn load(json: &Path) -> Self {
+    /// Reads `NAME.json` and `NAME.safetensors`.
+    pub fn load(json: &Path) -> Self {
         let name = json.file_stem().unwrap().to_string_lossy().into_owned();
         let bytes = fs::read(json.with_extension("safetensors")).unwrap();
         let json = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
@@ -42,39 +47,56 @@ impl Case {
         Self { name, json, arrays, compared: RefCell::default() }
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    /// The case's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Everything the case says about itself.
+    pub fn json(&self) -> &Value {
+        &self.json
+    }
+
+    /// The names of all arrays.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays.keys().map(String::as_str)
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
+    /// Whether there is an array of this name.
+    pub fn has(&self, name: &str) -> bool {
         self.arrays.contains_key(name)
     }
 
-    pub(crate) fn config(&self, key: &str) -> &Value {
+    /// A setting, which must be there.
+    pub fn config(&self, key: &str) -> &Value {
         let value = &self.json["config"][key];
         assert!(!value.is_null(), "{}: no setting {key}", self.name);
         value
     }
 
-    pub(crate) fn size(&self, key: &str) -> usize {
+    /// A setting that is a size.
+    pub fn size(&self, key: &str) -> usize {
         self.config(key).as_u64().unwrap_or_else(|| panic!("{key} is a size")) as usize
     }
 
-    pub(crate) fn floats(&self, name: &str) -> &[f32] {
+    /// An array of floats.
+    pub fn floats(&self, name: &str) -> &[f32] {
         match &self.array(name).values {
             Values::Floats(values) => values,
             Values::Ints(_) => panic!("{name} holds integers"),
         }
     }
 
-    pub(crate) fn ints(&self, name: &str) -> &[i32] {
+    /// An array of integers.
+    pub fn ints(&self, name: &str) -> &[i32] {
         match &self.array(name).values {
             Values::Ints(values) => values,
             Values::Floats(_) => panic!("{name} holds floats"),
         }
     }
 
-    pub(crate) fn shape(&self, name: &str) -> &[usize] {
+    /// The shape of an array.
+    pub fn shape(&self, name: &str) -> &[usize] {
         &self.array(name).shape
     }
 
@@ -83,27 +105,30 @@ impl Case {
     }
 
     /// An input, with gradients. Its last axis stays; the others become one.
-    pub(crate) fn matrix(&self, name: &str) -> Tensor<2> {
+    pub fn matrix(&self, name: &str) -> Tensor<2> {
         let width = *self.shape(name).last().unwrap();
         self.reshaped(name, [self.floats(name).len() / width, width])
     }
 
-    pub(crate) fn tensor<const R: usize>(&self, name: &str) -> Tensor<R> {
+    /// An input, with gradients.
+    pub fn tensor<const R: usize>(&self, name: &str) -> Tensor<R> {
         self.reshaped(name, self.shape(name).to_vec().try_into().unwrap())
     }
 
-    pub(crate) fn reshaped<const R: usize>(&self, name: &str, shape: [usize; R]) -> Tensor<R> {
+    /// An input in another shape, with gradients.
+    pub fn reshaped<const R: usize>(&self, name: &str, shape: [usize; R]) -> Tensor<R> {
         let device = Device::flex().autodiff();
         let data = TensorData::new(self.floats(name).to_vec(), shape);
         Tensor::from_data(data, &device).require_grad()
     }
 
     /// Compares at the case's tolerance, `|a - b| ≤ atol + rtol · |b|`.
-    pub(crate) fn expect<const R: usize>(&self, name: &str, found: &Tensor<R>) {
+    pub fn expect<const R: usize>(&self, name: &str, found: &Tensor<R>) {
         self.expect_values(name, &values(found));
     }
 
-    pub(crate) fn expect_values(&self, name: &str, found: &[f32]) {
+    /// Compares at the case's tolerance.
+    pub fn expect_values(&self, name: &str, found: &[f32]) {
         let tolerance = |key: &str| self.json["tolerance"][key].as_f64().unwrap();
         let (rtol, atol) = (tolerance("rtol"), tolerance("atol"));
         let expected = self.floats(name);
@@ -117,22 +142,27 @@ impl Case {
     }
 
     /// Compares integers, which are always exact.
-    pub(crate) fn expect_ints(&self, name: &str, found: impl IntoIterator<Item = i32>) {
+    pub fn expect_ints(&self, name: &str, found: impl IntoIterator<Item = i32>) {
         let found: Vec<i32> = found.into_iter().collect();
         assert!(found == self.ints(name), "{name}: {found:?}, expected {:?}", self.ints(name));
         self.compared.borrow_mut().insert(name.to_owned());
     }
 
     /// Compares a dispatch tensor, stored as integers where it is 0 or 1.
-    pub(crate) fn expect_dispatch(&self, name: &str, found: &[f32]) {
+    pub fn expect_dispatch(&self, name: &str, found: &[f32]) {
         match self.array(name).values {
             Values::Floats(_) => self.expect_values(name, found),
             Values::Ints(_) => self.expect_ints(name, found.iter().map(|value| *value as i32)),
         }
     }
 
-    /// Every result of the case must have been compared.
-    pub(crate) fn finish(&self) {
+    /// Leaves a result to another crate's test.
+    pub fn leave(&self, name: &str) {
+        self.compared.borrow_mut().insert(name.to_owned());
+    }
+
+    /// Every result of the case must have been compared, or left to another test.
+    pub fn finish(&self) {
         let results =
             self.names().filter(|name| !name.starts_with("input/") && !name.starts_with("param/"));
         let compared = self.compared.borrow();
@@ -142,6 +172,7 @@ impl Case {
     }
 }
 
-pub(crate) fn values<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
+/// The values of a tensor.
+pub fn values<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
     tensor.try_to_vec_as().unwrap()
 }

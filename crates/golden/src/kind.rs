@@ -1,0 +1,64 @@
+//! What a case is about.
+
+use crate::case::Case;
+
+/// Kinds of cases, by the code that answers for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Capacities from factors.
+    Capacity,
+    /// How ties are broken.
+    TieOrder,
+    /// Projections onto the sparse simplex.
+    Simplex,
+    /// Token-choice routers without experts.
+    TokenChoice,
+    /// Token-choice routers with experts.
+    MoeLayer,
+    /// Expert-choice routers with experts.
+    ExpertChoice,
+    /// Soft routers with experts.
+    SoftMoe,
+    /// E³ routers with experts.
+    Ensemble,
+    /// Sinkhorn routers.
+    Sinkhorn,
+    /// Sparsity-constrained transport routers.
+    SparseTransport,
+    /// LIMoE's losses.
+    LimoeLosses,
+    /// Nothing in this workspace answers for it yet.
+    NotYet,
+}
+
+/// Words of a description, and the kind they mean.
+const KINDS: &[(&str, Kind)] = &[
+    ("Expert buffer capacity", Kind::Capacity),
+    ("How exact ties are ordered", Kind::TieOrder),
+    ("probability simplex with at most k non-zeros", Kind::Simplex),
+    ("Token-choice (top-", Kind::TokenChoice),
+    ("Complete sparse MoE MLP layer", Kind::MoeLayer),
+    ("Expert-choice routing", Kind::ExpertChoice),
+    ("Soft MoE layer", Kind::SoftMoe),
+    ("Ensemble (E3) router", Kind::Ensemble),
+    ("Entropic optimal-transport (Sinkhorn)", Kind::Sinkhorn),
+    ("Sparsity-constrained OT router", Kind::SparseTransport),
+    ("LIMoE router losses", Kind::LimoeLosses),
+    // Not yet: models, contrastive towers, optimisers, probes, metrics.
+    ("Tiny V-MoE Vision Transformer", Kind::NotYet),
+    ("Tiny ensemble V-MoE", Kind::NotYet),
+    ("timm VisionTransformer", Kind::NotYet),
+    ("Two-tower contrastive model", Kind::NotYet),
+    ("on given gradients", Kind::NotYet),
+    ("few-shot probe", Kind::NotYet),
+    ("OOD-detection and segmentation metrics", Kind::NotYet),
+];
+
+impl Kind {
+    /// The kind of a case; panics where nothing answers for its description.
+    pub fn of(case: &Case) -> Self {
+        let description = case.json()["description"].as_str().unwrap_or_default();
+        let kind = KINDS.iter().find(|(words, _)| description.contains(words));
+        kind.unwrap_or_else(|| panic!("nothing answers for \"{description}\"")).1
+    }
+}

@@ -1,0 +1,186 @@
+//! Feed-forward networks: one, or a stack of experts.
+
+use burn::{
+    module::{Module, Param},
+    tensor::{Device, Tensor},
+};
+use omma_kernels::{Activation, Dispatch, Dropout, ExpertParameters, expert_mlp, mlp, soft_moe};
+use omma_routing::{Seed, SoftPlan, SparsePlan};
+
+use crate::init::{normal, xavier};
+
+/// Standard deviation of the biases of a fresh MLP (ViT).
+const BIAS_DEVIATION: f32 = 1e-6;
+
+/// The sizes of a feed-forward network.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MlpConfig {
+    /// Features of a token, `D`.
+    pub width: usize,
+    /// Features of the hidden layer, `H`.
+    pub hidden: usize,
+    /// The nonlinearity between the two products.
+    pub activation: Activation,
+    /// Probability of a hidden value to be dropped while training.
+    pub dropout: f32,
+}
+
+/// A dense feed-forward network.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    /// `[D, H]`.
+    pub up: Param<Tensor<2>>,
+    /// `[H]`.
+    pub up_bias: Param<Tensor<1>>,
+    /// `[H, D]`.
+    pub down: Param<Tensor<2>>,
+    /// `[D]`.
+    pub down_bias: Param<Tensor<1>>,
+    #[module(skip)]
+    config: MlpConfig,
+}
+
+impl MlpConfig {
+    /// Xavier uniform products, biases near zero.
+    pub fn init(&self, seed: Seed, device: &Device) -> Mlp {
+        let Self { width, hidden, .. } = *self;
+        Mlp {
+            up: xavier([width, hidden], (width, hidden), seed.named("up"), device),
+            up_bias: normal([hidden], BIAS_DEVIATION, seed.named("up_bias"), device),
+            down: xavier([hidden, width], (hidden, width), seed.named("down"), device),
+            down_bias: normal([width], BIAS_DEVIATION, seed.named("down_bias"), device),
+            config: *self,
+        }
+    }
+
+    /// Dropout of this network in one training step; none at inference.
+    fn dropout(&self, seed: Option<Seed>) -> Option<Dropout> {
+        use rand::RngExt;
+        let seed = seed.filter(|_| self.dropout > 0.0)?;
+        Some(Dropout { rate: self.dropout, seed: seed.named("dropout").rng().random() })
+    }
+}
+
+impl Mlp {
+    /// - `x`: `[..., D]`; `training`: the step's seed, while training
+    /// - returns: `[..., D]`
+    pub fn forward<const R: usize>(&self, x: Tensor<R>, training: Option<Seed>) -> Tensor<R> {
+        let up = (self.up.val(), self.up_bias.val());
+        let down = (self.down.val(), self.down_bias.val());
+        mlp(x, up, down, self.config.activation, self.config.dropout(training))
+    }
+}
+
+/// How many experts, and their sizes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertsConfig {
+    /// Experts, `E`.
+    pub experts: usize,
+    /// What each of them is.
+    pub mlp: MlpConfig,
+}
+
+/// The feed-forward networks of all experts, stacked.
+#[derive(Module, Debug)]
+pub struct Experts {
+    /// `[E, D, H]`.
+    pub up: Param<Tensor<3>>,
+    /// `[E, H]`.
+    pub up_bias: Param<Tensor<2>>,
+    /// `[E, H, D]`.
+    pub down: Param<Tensor<3>>,
+    /// `[E, D]`.
+    pub down_bias: Param<Tensor<2>>,
+    #[module(skip)]
+    config: ExpertsConfig,
+}
+
+impl ExpertsConfig {
+    /// Every expert with values of its own, drawn as for [`MlpConfig::init`].
+    pub fn init(&self, seed: Seed, device: &Device) -> Experts {
+        let Self { experts, mlp: MlpConfig { width, hidden, .. } } = *self;
+        Experts {
+            up: xavier([experts, width, hidden], (width, hidden), seed.named("up"), device),
+            up_bias: normal([experts, hidden], BIAS_DEVIATION, seed.named("up_bias"), device),
+            down: xavier([experts, hidden, width], (hidden, width), seed.named("down"), device),
+            down_bias: normal([experts, width], BIAS_DEVIATION, seed.named("down_bias"), device),
+            config: *self,
+        }
+    }
+}
+
+impl Experts {
+    fn parameters(&self) -> ExpertParameters {
+        ExpertParameters {
+            up: self.up.val(),
+            up_bias: self.up_bias.val(),
+            down: self.down.val(),
+            down_bias: self.down_bias.val(),
+        }
+    }
+
+    /// Runs the experts on a sparse plan.
+    ///
+    /// - `tokens`: `[N, D]`
+    /// - returns: `[N, D]`
+    pub fn forward_sparse(
+        &self,
+        tokens: Tensor<2>,
+        plan: &SparsePlan,
+        training: Option<Seed>,
+    ) -> Tensor<2> {
+        let rows = plan.expanded();
+        let [n_tokens, _] = tokens.dims();
+        let dispatch = Dispatch::new(rows.offsets(), rows.tokens(), n_tokens);
+        expert_mlp(
+            tokens,
+            rows.weights().clone(),
+            self.parameters(),
+            &dispatch,
+            self.config.mlp.activation,
+            self.config.mlp.dropout(training),
+        )
+    }
+
+    /// Runs the experts on a soft plan, all of them, or for every group only those in `run`.
+    ///
+    /// - `tokens`: `[N, D]`
+    /// - returns: `[N, D]`
+    pub fn forward_soft(
+        &self,
+        tokens: Tensor<2>,
+        plan: &SoftPlan,
+        run: Option<&[Vec<usize>]>,
+        training: Option<Seed>,
+    ) -> Tensor<2> {
+        let [rows, width] = tokens.dims();
+        let groups = plan.n_groups();
+        let parameters = self.of(plan.experts());
+        let output = soft_moe(
+            tokens.reshape([groups, rows / groups, width]),
+            plan.dispatch().clone(),
+            plan.combine().clone(),
+            parameters,
+            run,
+            self.config.mlp.activation,
+            self.config.mlp.dropout(training),
+        );
+        output.reshape([rows, width])
+    }
+
+    /// The parameters of some experts.
+    fn of(&self, experts: &[usize]) -> ExpertParameters {
+        let all = self.parameters();
+        if experts.len() == self.config.experts {
+            return all;
+        }
+        let index: Vec<i32> = experts.iter().map(|expert| *expert as i32).collect();
+        let index = Tensor::from_data(index.as_slice(), &all.up.device());
+        ExpertParameters {
+            up: all.up.select(0, index.clone()),
+            up_bias: all.up_bias.select(0, index.clone()),
+            down: all.down.select(0, index.clone()),
+            down_bias: all.down_bias.select(0, index),
+        }
+    }
+}
