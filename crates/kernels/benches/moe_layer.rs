@@ -18,7 +18,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: omma_kernels::memory::Allocator = omma_kernels::memory::Allocator;
 
 const TOKENS: usize = 2048;
 

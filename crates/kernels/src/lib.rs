@@ -22,8 +22,10 @@
 //! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. Results do not depend on the
 //! number of threads, except where rayon's thread count cuts a product differently.
 //!
-//! This is the only crate of the workspace with `unsafe` code: the call into `gemm` and the calls of
-//! functions compiled for a detected instruction set.
+//! Programs that train should use [`memory::Allocator`].
+//!
+//! This is the only crate of the workspace with `unsafe` code: the call into `gemm`, the calls of
+//! functions compiled for a detected instruction set, and the allocator.
 
 mod attention;
 mod cpu;
@@ -32,6 +34,7 @@ mod fused;
 mod gelu;
 mod layer_norm;
 mod linear;
+pub mod memory;
 mod mlp;
 pub mod portable;
 mod soft_moe;

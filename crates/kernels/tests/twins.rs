@@ -1,6 +1,12 @@
 //! Every fused operation against its portable twin and against finite differences, in values and
 //! gradients.
+//!
+//! With the feature `wgpu` every operation also runs on the first GPU, or on a software device where
+//! there is none (Debian's `mesa-vulkan-drivers`), and must agree with the fused form:
+//! `cargo test -p omma-kernels --features wgpu --test twins`.
 
+#[cfg(feature = "wgpu")]
+use burn::tensor::DeviceKind;
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_kernels::{
     Activation, Dispatch, Dropout, ExpertParameters, attention, expert_mlp, gelu, layer_norm,
@@ -40,12 +46,20 @@ impl Inputs {
     }
 }
 
-/// Output and gradients of `Σ cos-weighted output` for all leaves.
+/// Output and gradients of `Σ cos-weighted output` for all leaves, on the CPU.
 fn run<const R: usize>(
     leaves: &[Leaf],
     f: &dyn Fn(&Inputs) -> Tensor<R>,
 ) -> (Vec<f32>, Vec<Vec<f32>>) {
-    let device = Device::flex().autodiff();
+    run_on(Device::flex(), leaves, f)
+}
+
+fn run_on<const R: usize>(
+    device: Device,
+    leaves: &[Leaf],
+    f: &dyn Fn(&Inputs) -> Tensor<R>,
+) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let device = device.autodiff();
     let flat: Vec<Tensor<1>> = leaves
         .iter()
         .map(|leaf| {
@@ -92,6 +106,15 @@ fn assert_twins<const R: usize>(
     assert_close("output", &fused_values, &twin_values, 2e-6 * 8.0);
     for (i, (fused, twin)) in fused_gradients.iter().zip(&twin_gradients).enumerate() {
         assert_close(&format!("gradient {i}"), fused, twin, 2e-5);
+    }
+    // A device refuses tensors without elements.
+    #[cfg(feature = "wgpu")]
+    if leaves.iter().all(|leaf| !leaf.values.is_empty()) {
+        let (values, gradients) = run_on(Device::wgpu(DeviceKind::DefaultDevice), leaves, fused);
+        assert_close("output on the device", &values, &fused_values, 1e-4);
+        for (i, (device, fused)) in gradients.iter().zip(&fused_gradients).enumerate() {
+            assert_close(&format!("gradient {i} on the device"), device, fused, 2e-4);
+        }
     }
 }
 

@@ -161,8 +161,8 @@ fn consecutive(tokens: &[u32]) -> bool {
 /// enough that every thread has several tiles.
 fn rows_per_tile(rows: usize) -> usize {
     const SMALLEST: usize = 64;
-    const LARGEST: usize = 512;
-    (rows / (4 * rayon::current_num_threads())).clamp(SMALLEST, LARGEST)
+    const LARGEST: usize = 1024;
+    (rows / (2 * rayon::current_num_threads())).clamp(SMALLEST, LARGEST)
 }
 
 /// Splits `values` into the tiles' rows, which lie one after another.

@@ -1,0 +1,221 @@
+"""Times this project and its peers in turn, on the same shapes, and writes a table.
+
+Every round runs each contender once, so that a noisy moment hits all of them; the figures are
+medians. Run it through `benches/peers/run`.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import time
+
+THREADS = 2
+TOKENS, WIDTH, HIDDEN = 2048, 384, 1536
+IMAGES, PER_IMAGE, HEADS, BLOCKS = 32, 64, 6, 4
+OURS = "ommatidia"
+
+
+class Ours:
+    """This project's program, which answers every job with its seconds."""
+
+    def __init__(self, program):
+        self.process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        print(self.process.stdout.readline().strip())
+
+    def job(self, name):
+        def run():
+            self.process.stdin.write(name + "\n")
+            self.process.stdin.flush()
+            return float(self.process.stdout.readline())
+        return run
+
+
+def timed(function):
+    def run():
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
+    return run
+
+
+def torch_job(module, x, backward):
+    import torch
+    parameters = [p for p in module.parameters() if p.requires_grad]
+
+    def output():
+        y = module(x)
+        return y[0] if isinstance(y, tuple) else y
+
+    def forward():
+        with torch.inference_mode():
+            output()
+
+    def forward_backward():
+        torch.autograd.grad(output().sum(), [x, *parameters], allow_unused=True)
+
+    x.requires_grad_(backward)
+    return timed(forward_backward if backward else forward)
+
+
+def sorted_loop(experts, k):
+    """A sparse MoE as a PyTorch expert writes it: sort by expert, one pair of products each."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class SortedLoop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(WIDTH, experts, bias=False)
+            self.up = nn.Parameter(torch.randn(experts, WIDTH, HIDDEN) * 0.05)
+            self.up_bias = nn.Parameter(torch.zeros(experts, HIDDEN))
+            self.down = nn.Parameter(torch.randn(experts, HIDDEN, WIDTH) * 0.05)
+            self.down_bias = nn.Parameter(torch.zeros(experts, WIDTH))
+
+        def forward(self, x):
+            weights, chosen = self.gate(x).softmax(-1).topk(k)
+            chosen = chosen.flatten()
+            order = chosen.argsort()
+            counts = torch.bincount(chosen, minlength=experts).tolist()
+            tokens = order // k
+            outputs = []
+            for e, rows in enumerate(x[tokens].split(counts)):
+                hidden = F.gelu(torch.addmm(self.up_bias[e], rows, self.up[e]), approximate="tanh")
+                outputs.append(torch.addmm(self.down_bias[e], hidden, self.down[e]))
+            weighted = torch.cat(outputs) * weights.flatten()[order, None]
+            return torch.zeros_like(x).index_add(0, tokens, weighted)
+
+    return SortedLoop()
+
+
+def st_moe(experts, k):
+    from st_moe_pytorch import MoE
+    return MoE(dim=WIDTH, num_experts=experts, gating_top_n=k, threshold_train=0.0,
+               threshold_eval=0.0, capacity_factor_train=1.25, capacity_factor_eval=1.25)
+
+
+def jax_einsum(experts, k, backward):
+    """The dense dispatch of the TPU lineage: one-hot tensors [T, E, C] and einsums, jitted."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    capacity = int(TOKENS * k / experts * 1.25)
+    rng = np.random.default_rng(0)
+
+    def array(*shape, scale=0.05):
+        return jnp.asarray(rng.normal(size=shape) * scale, jnp.float32)
+
+    parameters = (array(WIDTH, experts), array(experts, WIDTH, HIDDEN), array(experts, 1, HIDDEN),
+                  array(experts, HIDDEN, WIDTH), array(experts, 1, WIDTH))
+    x = array(TOKENS, WIDTH, scale=1.0)
+
+    def layer(parameters, x):
+        gate, up, up_bias, down, down_bias = parameters
+        gates = jax.nn.softmax(x @ gate)
+        weights, chosen = jax.lax.top_k(gates, k)
+        one_hot = jax.nn.one_hot(chosen.T.reshape(-1), experts, dtype=jnp.int32)
+        place = (jnp.cumsum(one_hot, axis=0) - 1).reshape(k, TOKENS, experts)
+        one_hot = one_hot.reshape(k, TOKENS, experts)
+        slots = jax.nn.one_hot(jnp.where(one_hot > 0, place, capacity), capacity)
+        dispatch = (slots * one_hot[..., None]).sum(0)
+        combine = (slots * (one_hot * weights.T[..., None])[..., None]).sum(0)
+        rows = jnp.einsum("tec,td->ecd", dispatch, x)
+        hidden = jax.nn.gelu(jnp.einsum("ecd,edh->ech", rows, up) + up_bias)
+        outputs = jnp.einsum("ech,ehd->ecd", hidden, down) + down_bias
+        return jnp.einsum("tec,ecd->td", combine, outputs)
+
+    if backward:
+        step = jax.jit(jax.grad(lambda p, x: layer(p, x).sum(), argnums=(0, 1)))
+    else:
+        step = jax.jit(layer)
+    return timed(lambda: jax.block_until_ready(step(parameters, x)))
+
+
+def timm_blocks():
+    from timm.models.vision_transformer import Block
+    from torch import nn
+    return nn.Sequential(*[Block(WIDTH, HEADS, mlp_ratio=4.0, qkv_bias=True) for _ in range(BLOCKS)])
+
+
+def soft_moe():
+    from soft_moe_pytorch import SoftMoE
+    return SoftMoE(dim=WIDTH, seq_len=PER_IMAGE, num_experts=8, num_slots=8)
+
+
+def contenders(ours, backward):
+    import torch
+    tag = "fwd+bwd" if backward else "fwd"
+    flat = lambda: torch.randn(TOKENS, WIDTH)
+    batch = lambda: torch.randn(IMAGES, PER_IMAGE, WIDTH)
+    for experts, k in [(8, 2), (32, 2), (8, 1)]:
+        name = f"MoE layer, {TOKENS} tokens, D={WIDTH}, H={HIDDEN}, E={experts}, K={k}"
+        jobs = {
+            OURS: ours.job(f"moe E={experts} K={k} {tag}"),
+            "PyTorch sorted loop": torch_job(sorted_loop(experts, k), flat(), backward),
+            "JAX einsum dispatch, jit": jax_einsum(experts, k, backward),
+        }
+        if k == 2:
+            jobs["st-moe-pytorch"] = torch_job(st_moe(experts, k), batch(), backward)
+        yield name, tag, jobs
+    yield f"{BLOCKS} ViT blocks, B={IMAGES}, T={PER_IMAGE}, D={WIDTH}, {HEADS} heads", tag, {
+        OURS: ours.job(f"vit {tag}"),
+        "PyTorch eager (timm blocks)": torch_job(timm_blocks(), batch(), backward),
+    }
+    yield f"Soft MoE layer, B={IMAGES}, T={PER_IMAGE}, D={WIDTH}, E=8, 8 slots", tag, {
+        OURS: ours.job(f"soft {tag}"),
+        "soft-moe-pytorch": torch_job(soft_moe(), batch(), backward),
+    }
+
+
+def processor():
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--program", required=True)
+    arguments.add_argument("--rounds", type=int, default=9)
+    arguments.add_argument("--output", required=True)
+    arguments = arguments.parse_args()
+    import importlib.metadata as metadata
+    import torch
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    ours = Ours(arguments.program)
+    rows = []
+    for backward in [True, False]:
+        for name, tag, jobs in contenders(ours, backward):
+            times = {contender: [] for contender in jobs}
+            for round_ in range(arguments.rounds + 2):
+                for contender, job in jobs.items():
+                    seconds = job()
+                    if round_ >= 2:
+                        times[contender].append(seconds)
+            medians = {contender: statistics.median(t) for contender, t in times.items()}
+            rows.append({"job": name, "pass": tag, "seconds": medians})
+            print(name, tag, {c: f"{t * 1e3:.1f} ms" for c, t in medians.items()}, flush=True)
+    packages = {p: metadata.version(p) for p in
+                ["torch", "jax", "timm", "st-moe-pytorch", "soft-moe-pytorch"]}
+    machine = f"{processor()}, {THREADS} threads, f32"
+    with open(arguments.output + ".json", "w") as file:
+        json.dump({"machine": machine, "packages": packages, "rounds": arguments.rounds,
+                   "rows": rows}, file, indent=1)
+    lines = [f"Measured on {machine}; medians of {arguments.rounds} rounds, all contenders in turn; "
+             + ", ".join(f"{p} {v}" for p, v in packages.items()) + ".", "",
+             "| job | pass | contender | time | ommatidia is |", "|---|---|---|---|---|"]
+    for row in rows:
+        mine = row["seconds"][OURS]
+        for contender, seconds in row["seconds"].items():
+            ratio = "" if contender == OURS else f"{seconds / mine:.2f}× as fast"
+            lines.append(f"| {row['job']} | {row['pass']} | {contender} | {seconds * 1e3:.1f} ms | {ratio} |")
+    with open(arguments.output + ".md", "w") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+//! This project's side of `benches/peers`: runs one job per line of its input and answers with the
+//! seconds it took. See `benches/peers/README.md`.
+
+#![expect(clippy::print_stdout, reason = "the times are this program's result")]
+
+use std::{hint::black_box, io::BufRead, time::Instant};
+
+use burn::tensor::{Device, Tensor, TensorData};
+use omma_kernels::{Activation, layer_norm, linear, self_attention};
+use omma_model::{MlpConfig, MoeLayerConfig};
+use omma_routing::{Allocation, Context, Layout, RouterConfig, Seed, TokenChoice};
+use rand::RngExt;
+
+#[global_allocator]
+static ALLOCATOR: omma_kernels::memory::Allocator = omma_kernels::memory::Allocator;
+
+const WIDTH: usize = 384;
+const HIDDEN: usize = 1536;
+const IMAGES: usize = 32;
+const TOKENS: usize = 64;
+const HEADS: usize = 6;
+const BLOCKS: usize = 4;
+
+fn main() {
+    println!("threads {}", rayon::current_num_threads());
+    let mut jobs: Vec<(String, Box<dyn FnMut()>)> = Vec::new();
+    for backward in [false, true] {
+        let pass = if backward { "fwd+bwd" } else { "fwd" };
+        for (experts, k) in [(8, 2), (32, 2), (8, 1)] {
+            jobs.push((format!("moe E={experts} K={k} {pass}"), moe(experts, k, backward)));
+        }
+        jobs.push((format!("vit {pass}"), vit(backward)));
+        jobs.push((format!("soft {pass}"), soft(backward)));
+    }
+    for line in std::io::stdin().lock().lines() {
+        let line = line.expect("the input can be read");
+        match jobs.iter_mut().find(|(name, _)| *name == line.trim()) {
+            None => println!("unknown job"),
+            Some((_, job)) => {
+                let start = Instant::now();
+                job();
+                println!("{}", start.elapsed().as_secs_f64());
+            }
+        }
+    }
+}
+
+fn device(backward: bool) -> Device {
+    if backward { Device::flex().autodiff() } else { Device::flex() }
+}
+
+fn random<const R: usize>(shape: [usize; R], scale: f32, device: &Device) -> Tensor<R> {
+    let mut rng = Seed::new(1).named("peer").rng();
+    let values = (0..shape.iter().product()).map(|_| rng.random_range(-scale..scale));
+    let tensor = Tensor::from_data(TensorData::new(values.collect::<Vec<f32>>(), shape), device);
+    if tensor.is_autodiff() { tensor.require_grad() } else { tensor }
+}
+
+fn finish<const R: usize>(output: Tensor<R>, backward: bool) {
+    if backward {
+        black_box(output.sum().backward());
+    } else {
+        black_box(output);
+    }
+}
+
+fn mlp_config(activation: Activation) -> MlpConfig {
+    MlpConfig { width: WIDTH, hidden: HIDDEN, activation, dropout: 0.0 }
+}
+
+/// Router and experts, dropless.
+fn moe(experts: usize, k: usize, backward: bool) -> Box<dyn FnMut()> {
+    let device = device(backward);
+    let router = RouterConfig::new(experts, Allocation::TokenChoice(TokenChoice::dropless(k)));
+    let mlp = mlp_config(Activation::GeluTanh);
+    let config = MoeLayerConfig { router, mlp, shared_expert: false };
+    let layer = config.init(Seed::new(2), &device).expect("a router that routes");
+    let tokens = random([IMAGES * TOKENS, WIDTH], 1.0, &device);
+    let context = Context::inference(Layout::new(IMAGES, TOKENS));
+    Box::new(move || {
+        let output = layer.forward(tokens.clone(), &context).expect("finite logits").output;
+        finish(output, backward);
+    })
+}
+
+fn soft(backward: bool) -> Box<dyn FnMut()> {
+    let device = device(backward);
+    let mlp = mlp_config(Activation::GeluTanh);
+    let config = MoeLayerConfig { router: RouterConfig::soft(8, 8), mlp, shared_expert: false };
+    let layer = config.init(Seed::new(2), &device).expect("a router that routes");
+    let tokens = random([IMAGES * TOKENS, WIDTH], 1.0, &device);
+    let context = Context::inference(Layout::new(IMAGES, TOKENS));
+    Box::new(move || {
+        let output = layer.forward(tokens.clone(), &context).expect("finite logits").output;
+        finish(output, backward);
+    })
+}
+
+/// Pre-norm blocks of attention and MLP, as timm's.
+fn vit(backward: bool) -> Box<dyn FnMut()> {
+    let device = device(backward);
+    let x = random([IMAGES, TOKENS, WIDTH], 1.0, &device);
+    let mlp = mlp_config(Activation::GeluErf);
+    let blocks: Vec<_> = (0..BLOCKS)
+        .map(|i| {
+            let scale = 0.05;
+            (
+                [0, 1, 2, 3].map(|_| random([WIDTH], 1.0, &device)),
+                (random([WIDTH, 3 * WIDTH], scale, &device), random([3 * WIDTH], scale, &device)),
+                (random([WIDTH, WIDTH], scale, &device), random([WIDTH], scale, &device)),
+                mlp.init(Seed::new(i as u64), &device),
+            )
+        })
+        .collect();
+    Box::new(move || {
+        let mut x = x.clone();
+        for ([gamma1, beta1, gamma2, beta2], qkv, project, mlp) in &blocks {
+            let normal = layer_norm(x.clone(), gamma1.clone(), beta1.clone(), 1e-6);
+            let qkv = linear(normal, qkv.0.clone(), Some(qkv.1.clone()));
+            let mixed = self_attention(qkv, HEADS);
+            x = x + linear(mixed, project.0.clone(), Some(project.1.clone()));
+            let normal = layer_norm(x.clone(), gamma2.clone(), beta2.clone(), 1e-6);
+            x = x + mlp.forward(normal, None);
+        }
+        finish(x, backward);
+    })
+}
