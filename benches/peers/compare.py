@@ -81,10 +81,13 @@ def sorted_loop(experts, k):
             order = chosen.argsort()
             counts = torch.bincount(chosen, minlength=experts).tolist()
             tokens = order // k
+            # Unbound once: indexing a stack per expert would make its gradient E times as large.
+            parameters = zip(self.up_bias.unbind(), self.up.unbind(),
+                             self.down_bias.unbind(), self.down.unbind())
             outputs = []
-            for e, rows in enumerate(x[tokens].split(counts)):
-                hidden = F.gelu(torch.addmm(self.up_bias[e], rows, self.up[e]), approximate="tanh")
-                outputs.append(torch.addmm(self.down_bias[e], hidden, self.down[e]))
+            for rows, (up_bias, up, down_bias, down) in zip(x[tokens].split(counts), parameters):
+                hidden = F.gelu(torch.addmm(up_bias, rows, up), approximate="tanh")
+                outputs.append(torch.addmm(down_bias, hidden, down))
             weighted = torch.cat(outputs) * weights.flatten()[order, None]
             return torch.zeros_like(x).index_add(0, tokens, weighted)
 
@@ -92,9 +95,17 @@ def sorted_loop(experts, k):
 
 
 def st_moe(experts, k):
+    """Its capacity counts tokens, not choices, so 1.25 · k leaves room for all choices."""
     from st_moe_pytorch import MoE
     return MoE(dim=WIDTH, num_experts=experts, gating_top_n=k, threshold_train=0.0,
-               threshold_eval=0.0, capacity_factor_train=1.25, capacity_factor_eval=1.25)
+               threshold_eval=0.0, capacity_factor_train=1.25 * k, capacity_factor_eval=1.25 * k)
+
+
+def mixture_of_experts(experts):
+    """Top-2 routing; its capacity counts tokens too."""
+    from mixture_of_experts import MoE
+    return MoE(dim=WIDTH, num_experts=experts, hidden_dim=HIDDEN, second_policy_train="all",
+               second_policy_eval="all", capacity_factor_train=2.5, capacity_factor_eval=2.5)
 
 
 def jax_einsum(experts, k, backward):
@@ -142,7 +153,7 @@ def timm_blocks():
 
 def soft_moe():
     from soft_moe_pytorch import SoftMoE
-    return SoftMoE(dim=WIDTH, seq_len=PER_IMAGE, num_experts=8, num_slots=8)
+    return SoftMoE(dim=WIDTH, num_experts=8, num_slots=8, geglu=False)
 
 
 def contenders(ours, backward):
@@ -159,6 +170,7 @@ def contenders(ours, backward):
         }
         if k == 2:
             jobs["st-moe-pytorch"] = torch_job(st_moe(experts, k), batch(), backward)
+            jobs["mixture-of-experts"] = torch_job(mixture_of_experts(experts), batch(), backward)
         yield name, tag, jobs
     yield f"{BLOCKS} ViT blocks, B={IMAGES}, T={PER_IMAGE}, D={WIDTH}, {HEADS} heads", tag, {
         OURS: ours.job(f"vit {tag}"),
@@ -200,7 +212,7 @@ def main():
             rows.append({"job": name, "pass": tag, "seconds": medians})
             print(name, tag, {c: f"{t * 1e3:.1f} ms" for c, t in medians.items()}, flush=True)
     packages = {p: metadata.version(p) for p in
-                ["torch", "jax", "timm", "st-moe-pytorch", "soft-moe-pytorch"]}
+                ["torch", "jax", "timm", "st-moe-pytorch", "mixture-of-experts", "soft-moe-pytorch"]}
     machine = f"{processor()}, {THREADS} threads, f32"
     with open(arguments.output + ".json", "w") as file:
         json.dump({"machine": machine, "packages": packages, "rounds": arguments.rounds,
