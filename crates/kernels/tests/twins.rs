@@ -258,11 +258,14 @@ fn attention_of_any_length() {
     assert_finite_differences(&[Leaf::random(&[1, 4, 12], 1)], &|x| self_attention(x.get(0), 2));
 }
 
+/// An expert and a token.
+type Row = (usize, u32);
+
 /// The experts of every row, as a dispatch, with leaves for everything else.
 fn expert_case(
     experts: usize,
     tokens: usize,
-    rows: &[(usize, u32)],
+    rows: &[Row],
     sizes: [usize; 3],
 ) -> (Dispatch, Vec<Leaf>) {
     let mut rows = rows.to_vec();
@@ -303,11 +306,11 @@ fn assert_experts(
 
 #[test]
 fn experts_with_all_some_one_or_no_tokens() {
-    let everyone: Vec<(usize, u32)> = (0..200).map(|token| (1, token)).collect();
-    let two_each: Vec<(usize, u32)> = (0..50)
+    let everyone: Vec<Row> = (0..200).map(|token| (1, token)).collect();
+    let two_each: Vec<Row> = (0..50)
         .flat_map(|token| [(token as usize % 4, token), ((token as usize + 1) % 4, token)])
         .collect();
-    let cases: [(usize, usize, &[(usize, u32)]); 5] = [
+    let cases: [(usize, usize, &[Row]); 5] = [
         (1, 1, &[(0, 0)]),
         (3, 200, &everyone),
         (4, 50, &two_each),

@@ -122,7 +122,7 @@ multiversion! {
 /// `½ (1 + tanh u) = 1 / (1 + e^(-2u))` with `u = √(2/π) (x + 0.044715 x³)`, and its derivative.
 #[inline(always)]
 fn tanh_probability(x: f32) -> (f32, f32) {
-    const TWICE_ROOT: f32 = 1.595_769_1;
+    const TWICE_ROOT: f32 = 1.595_769;
     const CUBE: f32 = 0.044_715;
     let square = x * x;
     let twice_u = TWICE_ROOT * x * (1.0 + CUBE * square);
@@ -144,7 +144,7 @@ fn normal(x: f32) -> f32 {
     p = p * square - 2.101_024e-6;
     p = p * square - 5.692_506_4e-5;
     p = p * square - 7.349_906_3e-4;
-    p = p * square - 2.954_599_8e-3;
+    p = p * square - 2.954_6e-3;
     p = p * square - 1.609_603_3e-2;
     let mut q = -1.456_607_2e-5;
     q = q * square - 2.133_740_5e-4;

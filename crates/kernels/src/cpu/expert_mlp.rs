@@ -340,7 +340,6 @@ impl Experts<'_> {
         tiles.filter(|tile| !tile.rows.is_empty()).collect()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one backward pass")]
     fn parameter_gradients(
         &self,
         tokens: &[f32],

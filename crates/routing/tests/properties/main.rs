@@ -240,7 +240,7 @@ proptest! {
         let plan = sparse(&routing);
         let alive = scenario.config.pruning.alive(scenario.config.experts).unwrap();
         let places = plan.groups().places();
-        for expert in 0..plan.n_experts() {
+        for (expert, alive) in alive.into_iter().enumerate() {
             for group in 0..plan.groups().len() {
                 let eligible: usize = routing
                     .tables
@@ -248,7 +248,7 @@ proptest! {
                     .filter(|table| table.experts.contains(&expert))
                     .map(|table| table.rows(group).len())
                     .sum();
-                let eligible = if alive[expert] { eligible } else { 0 };
+                let eligible = if alive { eligible } else { 0 };
                 let taken = plan.of_expert(expert).filter(|assignment| {
                     places[plan.tokens()[*assignment] as usize].group == group
                 });
