@@ -27,10 +27,12 @@ fn main() {
     for backward in [false, true] {
         let pass = if backward { "fwd+bwd" } else { "fwd" };
         for (experts, k) in [(8, 2), (32, 2), (8, 1)] {
-            jobs.push((format!("moe E={experts} K={k} {pass}"), moe(experts, k, backward)));
+            let dropless = Allocation::TokenChoice(TokenChoice::dropless(k));
+            let router = RouterConfig::new(experts, dropless);
+            jobs.push((format!("moe E={experts} K={k} {pass}"), moe(router, backward)));
         }
         jobs.push((format!("vit {pass}"), vit(backward)));
-        jobs.push((format!("soft {pass}"), soft(backward)));
+        jobs.push((format!("soft {pass}"), moe(RouterConfig::soft(8, 8), backward)));
     }
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("the input can be read");
@@ -68,25 +70,11 @@ fn mlp_config(activation: Activation) -> MlpConfig {
     MlpConfig { width: WIDTH, hidden: HIDDEN, activation, dropout: 0.0 }
 }
 
-/// Router and experts, dropless.
-fn moe(experts: usize, k: usize, backward: bool) -> Box<dyn FnMut()> {
+/// A router and its experts.
+fn moe(router: RouterConfig, backward: bool) -> Box<dyn FnMut()> {
     let device = device(backward);
-    let router = RouterConfig::new(experts, Allocation::TokenChoice(TokenChoice::dropless(k)));
     let mlp = mlp_config(Activation::GeluTanh);
     let config = MoeLayerConfig { router, mlp, shared_expert: false };
-    let layer = config.init(Seed::new(2), &device).expect("a router that routes");
-    let tokens = random([IMAGES * TOKENS, WIDTH], 1.0, &device);
-    let context = Context::inference(Layout::new(IMAGES, TOKENS));
-    Box::new(move || {
-        let output = layer.forward(tokens.clone(), &context).expect("finite logits").output;
-        finish(output, backward);
-    })
-}
-
-fn soft(backward: bool) -> Box<dyn FnMut()> {
-    let device = device(backward);
-    let mlp = mlp_config(Activation::GeluTanh);
-    let config = MoeLayerConfig { router: RouterConfig::soft(8, 8), mlp, shared_expert: false };
     let layer = config.init(Seed::new(2), &device).expect("a router that routes");
     let tokens = random([IMAGES * TOKENS, WIDTH], 1.0, &device);
     let context = Context::inference(Layout::new(IMAGES, TOKENS));

@@ -13,13 +13,13 @@ use std::{
 
 use burn::tensor::{Device, Tensor, TensorData};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
-use gemm::{Parallelism, gemm};
+use omma_kernels::linear;
 use omma_routing::{Context, Layout, Router, RouterConfig, Seed, Soft};
 use rand::RngExt;
 
 /// The allocator that programs built from this workspace use.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: omma_kernels::memory::Allocator = omma_kernels::memory::Allocator;
 
 const WIDTH: usize = 384;
 const HIDDEN: usize = 1536;
@@ -123,47 +123,21 @@ fn growth() {
     }
 }
 
-/// `c = a · b` for row-major `[m, k]` and `[k, n]`.
-fn raw_gemm(a: &[f32], b: &[f32], c: &mut [f32], [m, k, n]: [usize; 3]) {
-    assert!(a.len() == m * k && b.len() == k * n && c.len() == m * n);
-    // SAFETY: the strides are those of row-major matrices of exactly these sizes.
-    unsafe {
-        gemm(
-            m,
-            n,
-            k,
-            c.as_mut_ptr(),
-            1,
-            n as isize,
-            false,
-            a.as_ptr(),
-            1,
-            k as isize,
-            b.as_ptr(),
-            1,
-            n as isize,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::Rayon(0),
-        );
-    }
-}
-
 fn share_of_experts() {
     let (tokens, experts) = (1 << 14, 32);
     let rows = tokens * K / experts;
-    let (input, mut hidden) = (random(rows * WIDTH), vec![0.0; rows * HIDDEN]);
-    let mut output = vec![0.0; rows * WIDTH];
-    let weights: Vec<_> = (0..experts).map(|_| random(WIDTH * HIDDEN)).collect();
+    let matrix = |rows: usize, columns: usize| -> Tensor<2> {
+        let values = TensorData::new(random(rows * columns), [rows, columns]);
+        Tensor::from_data(values, &Device::flex())
+    };
+    let input = matrix(rows, WIDTH);
+    let weights: Vec<_> =
+        (0..experts).map(|_| (matrix(WIDTH, HIDDEN), matrix(HIDDEN, WIDTH))).collect();
+    // Products alone: no bias, no activation, rows that lie together.
     let mut experts_gemms = || {
-        for weight in &weights {
-            raw_gemm(&input, weight, &mut hidden, [rows, WIDTH, HIDDEN]);
-            raw_gemm(&hidden, weight, &mut output, [rows, HIDDEN, WIDTH]);
+        for (up, down) in &weights {
+            black_box(linear(linear(input.clone(), up.clone(), None), down.clone(), None));
         }
-        black_box(&output);
     };
     let config = RouterConfig::softmax_token_choice(experts, K);
     let (inference, training) = (Job::new(&config, tokens, false), Job::new(&config, tokens, true));

@@ -83,6 +83,18 @@ fn expect_definition(tokens: &Tensor<2>, routing: &Routing, experts: &Experts, y
     }
 }
 
+/// Compares a token-choice layer's output, gradients and drops.
+fn expect_layer(case: &Case, tokens: &Tensor<2>, router: &Router, routing: &Routing) {
+    let experts = Experts::new(case);
+    let gradients = run(case, "output", tokens, routing, &experts);
+    experts.expect_gradients(case, &gradients);
+    case.expect("grad/input/x", &tokens.grad(&gradients).unwrap());
+    case.expect("grad/param/Router.dense.kernel", &router.weight.grad(&gradients).unwrap());
+    let dropped = routing.statistics().dropped.iter().sum::<usize>() as u64;
+    let expected = case.config("dropped_choices_per_group").as_array().unwrap();
+    assert_eq!(dropped, expected.iter().map(|group| group.as_u64().unwrap()).sum::<u64>());
+}
+
 pub(crate) fn capacity_of(settings: &Value) -> Capacity {
     Capacity {
         factor: settings["capacity_factor"].as_f64().unwrap(),
@@ -175,15 +187,8 @@ pub(crate) fn token_choice(case: &Case) {
     case.expect("output/auxiliary_loss", &routing.losses.per_group().unwrap());
     expect_losses(case, &router, &tokens, &context);
 
-    let experts = Experts::new(case);
-    let gradients = run(case, "output", &tokens, &routing, &experts);
-    experts.expect_gradients(case, &gradients);
-    case.expect("grad/input/x", &tokens.grad(&gradients).unwrap());
-    case.expect("grad/param/Router.dense.kernel", &router.weight.grad(&gradients).unwrap());
+    expect_layer(case, &tokens, &router, &routing);
 
-    let dropped = routing.statistics().dropped.iter().sum::<usize>() as u64;
-    let expected = case.config("dropped_choices_per_group").as_array().unwrap();
-    assert_eq!(dropped, expected.iter().map(|group| group.as_u64().unwrap()).sum::<u64>());
     assert_eq!(routing.statistics().unserved(), case.size("tokens_with_no_expert"));
 }
 
@@ -302,12 +307,5 @@ pub(crate) fn ensemble(case: &Case) {
     case.expect("output/auxiliary_loss", &routing.losses.per_group().unwrap());
     expect_losses(case, &router, &tokens, &context);
 
-    let experts = Experts::new(case);
-    let gradients = run(case, "output", &tokens, &routing, &experts);
-    experts.expect_gradients(case, &gradients);
-    case.expect("grad/input/x", &tokens.grad(&gradients).unwrap());
-    case.expect("grad/param/Router.dense.kernel", &router.weight.grad(&gradients).unwrap());
-    let dropped = routing.statistics().dropped.iter().sum::<usize>() as u64;
-    let expected = case.config("dropped_choices_per_group").as_array().unwrap();
-    assert_eq!(dropped, expected.iter().map(|group| group.as_u64().unwrap()).sum::<u64>());
+    expect_layer(case, &tokens, &router, &routing);
 }

@@ -3,7 +3,10 @@
 //! Work is a queue of tiles, a tile being some rows of one expert, so that an expert with many rows
 //! does not idle a core and one without rows costs nothing. A tile gathers its rows, runs both
 //! products and everything between them while the hidden rows are in cache, and leaves its result in
-//! rows of its own; a last pass adds weighted rows up for every token, in a fixed order.
+//! rows of its own; a last pass adds weighted rows up for every token, in a fixed order. The backward
+//! pass is in `backward.rs`.
+
+mod backward;
 
 use std::ops::Range;
 
@@ -114,6 +117,7 @@ impl<'a> Routes<'a> {
                 &values[first * width..][..rows.len() * width]
             }
             Some(_) => {
+                let copy = &mut copy[..rows.len() * width];
                 self.copy_rows(values, width, rows, copy);
                 copy
             }
@@ -248,199 +252,4 @@ impl Experts<'_> {
             });
         (self.routes.collect(results, outputs, true), kept)
     }
-
-    /// Gradients of tokens, weights and parameters, as far as they are wanted.
-    ///
-    /// - `tokens`: `[n_tokens, inputs]`, `before`: the hidden rows that the forward pass kept,
-    ///   `doutput`: `[n_tokens, outputs]`
-    /// - returns: those of tokens, weights, up, its bias, down, its bias
-    pub(crate) fn backward(
-        &self,
-        tokens: &[f32],
-        before: &[f32],
-        doutput: &[f32],
-        wanted: [bool; 6],
-    ) -> [Option<Vec<f32>>; 6] {
-        let Sizes { inputs, hidden, outputs } = self.sizes;
-        let rows = self.routes.n_rows();
-        let tiles = self.routes.tiles(rows_per_tile(rows));
-        let gathers = self.routes.tokens.is_some();
-
-        // Per row: gradient at the hidden rows, weighted activation, gathered output gradient,
-        // gradient of the row's token, gradient of the row's weight.
-        let mut dhidden = Scratch::new(rows * hidden);
-        let mut activated = Scratch::new(rows * hidden);
-        let mut gathered = Scratch::new(if gathers { rows * outputs } else { 0 });
-        let mut dtokens = Scratch::new(if wanted[0] { rows * inputs } else { 0 });
-        let mut dweights = vec![0.0; rows];
-        let empty = |tiles: &[Tile]| tiles.iter().map(|_| <&mut [f32]>::default()).collect();
-        let gathered_tiles: Vec<_> =
-            if gathers { split(&tiles, &mut gathered, outputs) } else { empty(&tiles) };
-        let dtoken_tiles: Vec<_> =
-            if wanted[0] { split(&tiles, &mut dtokens, inputs) } else { empty(&tiles) };
-        tiles
-            .par_iter()
-            .zip(split(&tiles, &mut dhidden, hidden))
-            .zip(split(&tiles, &mut activated, hidden))
-            .zip(gathered_tiles)
-            .zip(dtoken_tiles)
-            .zip(split(&tiles, &mut dweights, 1))
-            .with_max_len(1)
-            .for_each(
-                |(
-                    ((((Tile { expert, rows }, dhidden), activated), gathered), dtokens),
-                    dweights,
-                )| {
-                    self.routes.copy_rows(doutput, outputs, rows, gathered);
-                    let doutput = if gathers {
-                        &*gathered
-                    } else {
-                        &doutput[rows.start * outputs..rows.end * outputs]
-                    };
-                    let gradient = Matrix::new(doutput, rows.len(), outputs);
-                    multiply(dhidden, Write::Replace, gradient, self.down(*expert).transposed());
-                    self.drop_out(dhidden, rows);
-                    let bias = self.down_bias(*expert);
-                    for (i, row) in rows.clone().enumerate() {
-                        let before = &before[row * hidden..][..hidden];
-                        let dhidden = &mut dhidden[i * hidden..][..hidden];
-                        let activated = &mut activated[i * hidden..][..hidden];
-                        let through = self.activation.backward(before, activated, dhidden);
-                        dweights[i] = through + simd::dot(bias, &doutput[i * outputs..][..outputs]);
-                        let weight = self.routes.weight(row);
-                        if weight != 1.0 {
-                            simd::scale(dhidden, weight);
-                            simd::scale(activated, weight);
-                        }
-                    }
-                    self.drop_out(activated, rows);
-                    if wanted[0] {
-                        let dhidden = Matrix::new(dhidden, rows.len(), hidden);
-                        multiply(dtokens, Write::Replace, dhidden, self.up(*expert).transposed());
-                    }
-                },
-            );
-
-        let parameters =
-            self.parameter_gradients(tokens, doutput, &gathered, &dhidden, &activated, wanted);
-        let [dup, dup_bias, ddown, ddown_bias] = parameters;
-        let dtokens = wanted[0].then(|| self.routes.collect(dtokens, inputs, false));
-        [dtokens, wanted[1].then_some(dweights), dup, dup_bias, ddown, ddown_bias]
-    }
-
-    /// Rows of the weight gradients of every expert that has tokens, cut so that all threads work.
-    fn matrix_parts(&self, rows: usize) -> Vec<Tile> {
-        let experts = self.routes.n_experts();
-        let parts = (2 * rayon::current_num_threads()).div_ceil(experts);
-        let bounds = |part: usize| rows * part / parts;
-        let busy = (0..experts).filter(|expert| !self.routes.of_expert(*expert).is_empty());
-        let tiles = busy.flat_map(|expert| {
-            (0..parts).map(move |part| Tile { expert, rows: bounds(part)..bounds(part + 1) })
-        });
-        tiles.filter(|tile| !tile.rows.is_empty()).collect()
-    }
-
-    fn parameter_gradients(
-        &self,
-        tokens: &[f32],
-        doutput: &[f32],
-        gathered: &[f32],
-        dhidden: &[f32],
-        activated: &[f32],
-        wanted: [bool; 6],
-    ) -> [Option<Vec<f32>>; 4] {
-        let Sizes { inputs, hidden, outputs } = self.sizes;
-        let experts = self.routes.n_experts();
-        let rows = self.routes.n_rows();
-        let mut gathered_tokens =
-            Scratch::new(if self.routes.tokens.is_some() { rows * inputs } else { 0 });
-        let inputs_of_rows: &[f32] = if self.routes.tokens.is_some() && wanted[2] {
-            let per_task = super::rows_per_task(rows);
-            gathered_tokens.par_chunks_mut(per_task * inputs).enumerate().for_each(
-                |(task, copy)| {
-                    let first = task * per_task;
-                    self.routes.copy_rows(
-                        tokens,
-                        inputs,
-                        &(first..first + copy.len() / inputs),
-                        copy,
-                    );
-                },
-            );
-            &gathered_tokens
-        } else {
-            tokens
-        };
-        let doutput = if self.routes.tokens.is_some() { gathered } else { doutput };
-        let mut dup = vec![0.0; if wanted[2] { experts * inputs * hidden } else { 0 }];
-        let mut ddown = vec![0.0; if wanted[4] { experts * hidden * outputs } else { 0 }];
-        let mut dup_bias = vec![0.0; if wanted[3] { experts * hidden } else { 0 }];
-        let mut ddown_bias = vec![0.0; if wanted[5] { experts * outputs } else { 0 }];
-
-        // One queue for both weight gradients: some rows of one expert's matrix each.
-        let up_jobs = disjoint(&mut dup, &self.matrix_parts(inputs), inputs, hidden);
-        let down_jobs = disjoint(&mut ddown, &self.matrix_parts(hidden), hidden, outputs);
-        let up_jobs = up_jobs.into_iter().map(|job| (job, inputs_of_rows, inputs, dhidden, hidden));
-        let down_jobs = down_jobs.into_iter().map(|job| (job, activated, hidden, doutput, outputs));
-        let jobs: Vec<_> = up_jobs.chain(down_jobs).collect();
-        jobs.into_par_iter().with_max_len(1).for_each(
-            |((part, gradient), left, left_width, right, right_width)| {
-                let rows = self.routes.of_expert(part.expert);
-                let of_expert = |values, width| -> Matrix {
-                    let values: &[f32] = values;
-                    Matrix::new(&values[rows.start * width..rows.end * width], rows.len(), width)
-                };
-                let left = of_expert(left, left_width).transposed();
-                let left = left.slice_rows(part.rows.start, part.rows.len());
-                multiply(gradient, Write::Replace, left, of_expert(right, right_width));
-            },
-        );
-        if wanted[3] {
-            dup_bias.par_chunks_mut(hidden).enumerate().for_each(|(expert, sum)| {
-                for row in self.routes.of_expert(expert) {
-                    simd::add(sum, &dhidden[row * hidden..][..hidden]);
-                }
-            });
-        }
-        if wanted[5] {
-            ddown_bias.par_chunks_mut(outputs).enumerate().for_each(|(expert, sum)| {
-                for row in self.routes.of_expert(expert) {
-                    simd::add_scaled(
-                        sum,
-                        self.routes.weight(row),
-                        &doutput[row * outputs..][..outputs],
-                    );
-                }
-            });
-        }
-        [
-            wanted[2].then_some(dup),
-            wanted[3].then_some(dup_bias),
-            wanted[4].then_some(ddown),
-            wanted[5].then_some(ddown_bias),
-        ]
-    }
-}
-
-/// The parts of stacked matrices `[experts, rows, columns]` that `parts`, in increasing order, name;
-/// nothing if the matrices are not wanted.
-fn disjoint<'v>(
-    mut values: &'v mut [f32],
-    parts: &[Tile],
-    rows: usize,
-    columns: usize,
-) -> Vec<(Tile, &'v mut [f32])> {
-    if values.is_empty() {
-        return Vec::new();
-    }
-    let mut position = 0;
-    let cut = parts.iter().map(|part| {
-        let start = (part.expert * rows + part.rows.start) * columns;
-        let (_, rest) = std::mem::take(&mut values).split_at_mut(start - position);
-        let (slice, rest) = rest.split_at_mut(part.rows.len() * columns);
-        position = start + slice.len();
-        values = rest;
-        (part.clone(), slice)
-    });
-    cut.collect()
 }

@@ -1,0 +1,278 @@
+//! Gradients of the experts.
+//!
+//! A tile's rows go backwards through both products and everything between them. What remains, the
+//! gradients of the weights, are products over all rows of an expert. Where there are enough experts,
+//! one task does both for one expert while its hidden rows are still in cache; where there are few,
+//! as in a dense layer, all tiles go first and the products of the weights are cut among the threads.
+
+use std::{cmp::Reverse, ops::Range};
+
+use rayon::prelude::*;
+
+use super::{Experts, Sizes, Tile, rows_per_tile, split};
+use crate::cpu::{
+    matrix::{Matrix, Write, multiply, multiply_parallel},
+    scratch::Scratch,
+    simd,
+};
+
+/// Gradients of all inputs, as far as they are wanted: tokens, weights, up, its bias, down, its bias.
+pub(crate) type Gradients = [Option<Vec<f32>>; 6];
+
+/// The gradients of the parameters, empty where they are not wanted.
+struct Parameters {
+    up: Vec<f32>,
+    up_bias: Vec<f32>,
+    down: Vec<f32>,
+    down_bias: Vec<f32>,
+}
+
+/// Where one tile leaves its results. The gradient of the tokens is empty if it is not wanted.
+struct TileGradients<'a> {
+    /// `[rows, hidden]`: gradient before the activation.
+    hidden: &'a mut [f32],
+    /// `[rows, hidden]`: activated rows times the rows' weights.
+    activated: &'a mut [f32],
+    /// `[rows, inputs]`.
+    tokens: &'a mut [f32],
+    /// `[rows]`.
+    weights: &'a mut [f32],
+    /// `[hidden]`, added to.
+    up_bias: &'a mut [f32],
+    /// `[outputs]`, added to.
+    down_bias: &'a mut [f32],
+}
+
+impl Experts<'_> {
+    /// Gradients of tokens, weights and parameters.
+    ///
+    /// - `tokens`: `[n_tokens, inputs]`, `before`: the hidden rows that the forward pass kept,
+    ///   `doutput`: `[n_tokens, outputs]`
+    pub(crate) fn backward(
+        &self,
+        tokens: &[f32],
+        before: &[f32],
+        doutput: &[f32],
+        wanted: [bool; 6],
+    ) -> Gradients {
+        let Sizes { inputs, hidden, outputs } = self.sizes;
+        let (rows, experts) = (self.routes.n_rows(), self.routes.n_experts());
+        let zeros = |wanted: bool, length: usize| vec![0.0; if wanted { length } else { 0 }];
+        let mut parameters = Parameters {
+            up: zeros(wanted[2], experts * inputs * hidden),
+            up_bias: zeros(true, experts * hidden),
+            down: zeros(wanted[4], experts * hidden * outputs),
+            down_bias: zeros(true, experts * outputs),
+        };
+        let mut dtokens = Scratch::new(if wanted[0] { rows * inputs } else { 0 });
+        let mut dweights = vec![0.0; rows];
+
+        let threads = rayon::current_num_threads();
+        let largest = (0..experts).map(|expert| self.routes.of_expert(expert).len()).max();
+        let busy = (0..experts).filter(|expert| !self.routes.of_expert(*expert).is_empty()).count();
+        let balanced = busy >= 2 * threads && largest.unwrap_or(0) <= rows.div_ceil(threads);
+        let gradients = (&mut *dtokens, dweights.as_mut_slice(), &mut parameters);
+        if balanced {
+            self.by_expert(tokens, before, doutput, gradients);
+        } else {
+            self.by_tile(tokens, before, doutput, gradients);
+        }
+        let dtokens = wanted[0].then(|| self.routes.collect(dtokens, inputs, false));
+        let Parameters { up, up_bias, down, down_bias } = parameters;
+        [
+            dtokens,
+            wanted[1].then_some(dweights),
+            wanted[2].then_some(up),
+            wanted[3].then_some(up_bias),
+            wanted[4].then_some(down),
+            wanted[5].then_some(down_bias),
+        ]
+    }
+
+    /// One task per expert, the largest first.
+    fn by_expert(
+        &self,
+        tokens: &[f32],
+        before: &[f32],
+        doutput: &[f32],
+        (dtokens, dweights, parameters): (&mut [f32], &mut [f32], &mut Parameters),
+    ) {
+        let Sizes { inputs, hidden, outputs } = self.sizes;
+        let tiles = self.routes.tiles(usize::MAX);
+        let up = stacked(&mut parameters.up, &tiles, inputs * hidden);
+        let down = stacked(&mut parameters.down, &tiles, hidden * outputs);
+        let up_bias = stacked(&mut parameters.up_bias, &tiles, hidden);
+        let down_bias = stacked(&mut parameters.down_bias, &tiles, outputs);
+        let rows =
+            split_or_empty(&tiles, dtokens, inputs).into_iter().zip(split(&tiles, dweights, 1));
+        let gradients = up.into_iter().zip(down).zip(up_bias.into_iter().zip(down_bias));
+        let mut tasks: Vec<_> = tiles.iter().zip(rows).zip(gradients).collect();
+        tasks.sort_by_key(|((tile, _), _)| Reverse(tile.rows.len()));
+        tasks.into_par_iter().with_max_len(1).for_each(
+            |((tile, (tokens_part, weights)), ((up, down), (up_bias, down_bias)))| {
+                let count = tile.rows.len();
+                let mut copies = self.copies(count, inputs.max(outputs));
+                let mut dhidden = Scratch::new(count * hidden);
+                let mut activated = Scratch::new(count * hidden);
+                let rows = self.routes.gather(doutput, outputs, &tile.rows, &mut copies.0);
+                self.tile_backward(
+                    tile,
+                    before,
+                    rows,
+                    TileGradients {
+                        hidden: &mut dhidden,
+                        activated: &mut activated,
+                        tokens: tokens_part,
+                        weights,
+                        up_bias,
+                        down_bias,
+                    },
+                );
+                let dhidden = Matrix::new(&dhidden, count, hidden);
+                if !down.is_empty() {
+                    let activated = Matrix::new(&activated, count, hidden);
+                    let rows = Matrix::new(rows, count, outputs);
+                    multiply(down, Write::Replace, activated.transposed(), rows);
+                }
+                if !up.is_empty() {
+                    let rows = self.routes.gather(tokens, inputs, &tile.rows, &mut copies.1);
+                    let rows = Matrix::new(rows, count, inputs);
+                    multiply(up, Write::Replace, rows.transposed(), dhidden);
+                }
+            },
+        );
+    }
+
+    /// Room for two copies of `count` rows, if rows have to be copied at all.
+    fn copies(&self, count: usize, width: usize) -> (Scratch, Scratch) {
+        let length = if self.routes.tokens.is_some() { count * width } else { 0 };
+        (Scratch::new(length), Scratch::new(length))
+    }
+
+    /// All tiles first, then the products of the weights, expert by expert on all threads.
+    fn by_tile(
+        &self,
+        tokens: &[f32],
+        before: &[f32],
+        doutput: &[f32],
+        (dtokens, dweights, parameters): (&mut [f32], &mut [f32], &mut Parameters),
+    ) {
+        let Sizes { inputs, hidden, outputs } = self.sizes;
+        let rows = self.routes.n_rows();
+        let tiles = self.routes.tiles(rows_per_tile(rows));
+        let mut dhidden = Scratch::new(rows * hidden);
+        let mut activated = Scratch::new(rows * hidden);
+        let biases: Vec<(Vec<f32>, Vec<f32>)> = tiles
+            .par_iter()
+            .zip(split(&tiles, &mut dhidden, hidden))
+            .zip(split(&tiles, &mut activated, hidden))
+            .zip(split_or_empty(&tiles, dtokens, inputs))
+            .zip(split(&tiles, dweights, 1))
+            .with_max_len(1)
+            .map(|((((tile, dhidden), activated), dtokens), dweights)| {
+                let mut copies = self.copies(tile.rows.len(), outputs);
+                let rows = self.routes.gather(doutput, outputs, &tile.rows, &mut copies.0);
+                let (mut up_bias, mut down_bias) = (vec![0.0; hidden], vec![0.0; outputs]);
+                let gradients = TileGradients {
+                    hidden: dhidden,
+                    activated,
+                    tokens: dtokens,
+                    weights: dweights,
+                    up_bias: &mut up_bias,
+                    down_bias: &mut down_bias,
+                };
+                self.tile_backward(tile, before, rows, gradients);
+                (up_bias, down_bias)
+            })
+            .collect();
+        for (tile, (up_bias, down_bias)) in tiles.iter().zip(biases) {
+            let Parameters { up_bias: up, down_bias: down, .. } = parameters;
+            simd::add(&mut up[tile.expert * hidden..][..hidden], &up_bias);
+            simd::add(&mut down[tile.expert * outputs..][..outputs], &down_bias);
+        }
+        for Tile { expert, rows } in self.routes.tiles(usize::MAX) {
+            let count = rows.len();
+            let mut copies = self.copies(count, inputs.max(outputs));
+            let of_rows = |values, width: usize| -> Matrix {
+                let values: &[f32] = values;
+                Matrix::new(&values[rows.start * width..rows.end * width], count, width)
+            };
+            if !parameters.up.is_empty() {
+                let input = self.routes.gather(tokens, inputs, &rows, &mut copies.0);
+                let input = Matrix::new(input, count, inputs).transposed();
+                let up = &mut parameters.up[expert * inputs * hidden..][..inputs * hidden];
+                multiply_parallel(up, Write::Replace, input, of_rows(&dhidden, hidden));
+            }
+            if !parameters.down.is_empty() {
+                let gradient = self.routes.gather(doutput, outputs, &rows, &mut copies.1);
+                let gradient = Matrix::new(gradient, count, outputs);
+                let down = &mut parameters.down[expert * hidden * outputs..][..hidden * outputs];
+                let activated = of_rows(&activated, hidden).transposed();
+                multiply_parallel(down, Write::Replace, activated, gradient);
+            }
+        }
+    }
+
+    /// One tile backwards, up to the gradients of the weight matrices.
+    ///
+    /// - `before`: the hidden rows of all tiles, `doutput`: the output gradient of this tile's rows
+    fn tile_backward(
+        &self,
+        tile: &Tile,
+        before: &[f32],
+        doutput: &[f32],
+        gradients: TileGradients,
+    ) {
+        let Sizes { hidden, outputs, .. } = self.sizes;
+        let Tile { expert, rows } = tile;
+        let TileGradients { hidden: dhidden, activated, tokens, weights, up_bias, down_bias } =
+            gradients;
+        let gradient = Matrix::new(doutput, rows.len(), outputs);
+        multiply(dhidden, Write::Replace, gradient, self.down(*expert).transposed());
+        self.drop_out(dhidden, rows);
+        let bias = self.down_bias(*expert);
+        for (i, row) in rows.clone().enumerate() {
+            let of_row = |width: usize| -> Range<usize> { i * width..(i + 1) * width };
+            let before = &before[row * hidden..][..hidden];
+            let (dhidden, activated) =
+                (&mut dhidden[of_row(hidden)], &mut activated[of_row(hidden)]);
+            let doutput = &doutput[of_row(outputs)];
+            let weight = self.routes.weight(row);
+            let through = self.activation.backward(before, activated, dhidden);
+            weights[i] = through + simd::dot(bias, doutput);
+            if self.routes.weights.is_some() {
+                simd::scale(dhidden, weight);
+                simd::scale(activated, weight);
+            }
+            simd::add(up_bias, dhidden);
+            simd::add_scaled(down_bias, weight, doutput);
+        }
+        self.drop_out(activated, rows);
+        if !tokens.is_empty() {
+            let dhidden = Matrix::new(dhidden, rows.len(), hidden);
+            multiply(tokens, Write::Replace, dhidden, self.up(*expert).transposed());
+        }
+    }
+}
+
+/// The tiles' experts of stacked values, `size` for each expert; empty parts of empty values.
+fn stacked<'v>(values: &'v mut [f32], tiles: &[Tile], size: usize) -> Vec<&'v mut [f32]> {
+    if values.is_empty() {
+        return tiles.iter().map(|_| Default::default()).collect();
+    }
+    let mut wanted = tiles.iter().map(|tile| tile.expert).peekable();
+    let experts = values.chunks_exact_mut(size).enumerate();
+    experts
+        .filter(|(expert, _)| wanted.next_if_eq(expert).is_some())
+        .map(|(_, part)| part)
+        .collect()
+}
+
+/// [`split`], or empty parts of empty values.
+fn split_or_empty<'v>(tiles: &[Tile], values: &'v mut [f32], width: usize) -> Vec<&'v mut [f32]> {
+    if values.is_empty() {
+        tiles.iter().map(|_| Default::default()).collect()
+    } else {
+        split(tiles, values, width)
+    }
+}
