@@ -21,10 +21,9 @@ pub use kind::Kind;
 
 /// All cases of the folder, by name.
 pub fn cases() -> Vec<Case> {
-    let folder = env::var_os("OMMA_GOLDEN").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden")),
-        PathBuf::from,
-    );
+    // Tests run in their package's folder; a relative path is meant from the repository's.
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let folder = root.join(env::var_os("OMMA_GOLDEN").unwrap_or_else(|| "tests/golden".into()));
     let files =
         fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<PathBuf> =
@@ -60,5 +59,5 @@ pub fn check_cases(select: impl Fn(Kind) -> bool, check: impl Fn(Kind, &Case)) {
     }
     println!("{agree} cases agree, {others} are not of this test");
     assert!(failed.is_empty(), "cases that do not agree: {failed:?}");
-    assert!(agree > 0, "no case is of this test");
+    assert!(agree > 0 || env::var_os("OMMA_GOLDEN").is_some(), "no case is of this test");
 }

@@ -8,10 +8,10 @@
 //! | function | what it fuses |
 //! |---|---|
 //! | [`expert_mlp`] | gather, two products, biases, activation, dropout, weighting, scatter-add, for all experts |
-//! | [`soft_moe`] | slots, experts, mixing, optionally for some experts of every image only |
+//! | [`soft_moe`] | slots, experts, mixing, optionally for some experts of every image only (two batched products around [`expert_mlp`]) |
 //! | [`mlp`] | two products with biases and activation |
 //! | [`linear`] | product and bias |
-//! | [`layer_norm`] | one pass forward, one backward |
+//! | [`layer_norm`] | statistics, normalisation and affine map |
 //! | [`self_attention`], [`attention`] | scores, softmax, mixing, without a tensor of scores |
 //! | [`gelu`] | both forms, vectorised |
 //!
@@ -19,8 +19,8 @@
 //!
 //! Vector instructions are chosen at run time (AVX-512, AVX2, or what every machine has), products
 //! come from the `gemm` crate, which does the same, and tasks run on rayon's global pool, whose size
-//! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. Results do not depend on the
-//! number of threads, except where rayon's thread count cuts a product differently.
+//! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. The same number of threads
+//! gives the same bits; another number cuts products differently and may round differently.
 //!
 //! Programs that train should use [`memory::Allocator`].
 //!

@@ -25,6 +25,9 @@ pub fn linear<const R: usize>(
         shape[R - 1],
         weight.dims()[0]
     );
+    if let Some(bias) = &bias {
+        assert_eq!(bias.dims()[0], weight.dims()[1], "linear: the weight's outputs and the bias");
+    }
     let fused = match &bias {
         Some(bias) => apply(&Linear, [Input::new(&x), Input::new(&weight), Input::new(bias)]),
         None => apply(&Linear, [Input::new(&x), Input::new(&weight)]),

@@ -26,7 +26,7 @@ const STEPS: usize = 8;
 /// Kept blocks hold at most this many bytes in all; more go back to the system.
 const MOST_KEPT: usize = 4 << 30;
 
-/// Block sizes from `SMALLEST_KEPT` up to 16 GiB.
+/// Block sizes from `SMALLEST_KEPT` up to 8 GiB; larger ones are mimalloc's.
 const CLASSES: usize = 16 * STEPS;
 
 /// mimalloc for small blocks, and free lists for large ones.
@@ -66,7 +66,8 @@ impl FreeLists {
             .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
-            std::hint::spin_loop();
+            // The holder may have been preempted: it holds the lock for a few instructions only.
+            std::thread::yield_now();
         }
         let result = run();
         self.locked.store(false, Ordering::Release);

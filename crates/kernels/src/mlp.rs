@@ -29,6 +29,7 @@ pub fn mlp<const R: usize>(
     let [inputs, hidden] = up.0.dims();
     assert_eq!(x.dims()[R - 1], inputs, "mlp: features");
     assert_eq!([up.1.dims()[0], down.0.dims()[0]], [hidden; 2], "mlp: hidden sizes");
+    assert_eq!(down.0.dims()[1], down.1.dims()[0], "mlp: outputs and their bias");
     let arguments = [
         Input::new(&x),
         Input::new(&up.0),

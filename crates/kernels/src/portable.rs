@@ -62,8 +62,8 @@ fn drop_out<const R: usize>(x: Tensor<R>, dropout: Option<Dropout>, first: usize
     let shape = x.dims();
     let count: usize = shape.iter().product();
     let mask: Vec<f32> = (first..first + count).map(|index| dropout.factor(index)).collect();
-    let device = x.device();
-    x * Tensor::from_data(TensorData::new(mask, shape), &device)
+    let options = (&x.device(), x.dtype());
+    x * Tensor::from_data(TensorData::new(mask, shape), options)
 }
 
 /// [`crate::self_attention`].
@@ -105,7 +105,7 @@ pub fn expert_mlp(
     let [experts, _, hidden] = parameters.up.dims();
     let [_, _, outputs] = parameters.down.dims();
     let rows: Vec<i32> = dispatch.tokens().iter().map(|token| *token as i32).collect();
-    let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], &device);
+    let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], (&device, tokens.dtype()));
     if rows.is_empty() {
         return zeros;
     }

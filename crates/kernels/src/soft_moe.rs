@@ -27,6 +27,11 @@ pub fn soft_moe(
     assert_eq!(dispatch.dims()[..2], [groups, size], "soft_moe: tokens and dispatch");
     assert!(columns.is_multiple_of(experts), "soft_moe: {columns} slots for {experts} experts");
     let slots = columns / experts;
+    if let Some(run) = run {
+        assert_eq!(run.len(), groups, "soft_moe: a list of experts for every group");
+        let known = run.iter().flatten().all(|expert| *expert < experts);
+        assert!(known, "soft_moe: experts to run are below {experts}");
+    }
     let runs = |group: usize, expert: usize| run.is_none_or(|run| run[group].contains(&expert));
 
     let inputs = dispatch.swap_dims(1, 2).matmul(tokens).reshape([groups * columns, width]);
@@ -39,7 +44,7 @@ pub fn soft_moe(
         }
         offsets.push(rows.len());
     }
-    let weights = Tensor::ones([rows.len()], &inputs.device());
+    let weights = Tensor::ones([rows.len()], (&inputs.device(), inputs.dtype()));
     let routes = Dispatch::new(offsets, rows, groups * columns);
     let outputs = expert_mlp(inputs, weights, parameters, &routes, activation, dropout);
     let [_, width] = outputs.dims();

@@ -164,7 +164,7 @@ fn gelu_in_both_forms() {
 
 #[test]
 fn linear_with_and_without_bias() {
-    for (rows, inputs, outputs) in [(1, 1, 1), (7, 3, 5), (130, 33, 17), (0, 4, 3)] {
+    for (rows, inputs, outputs) in [(1, 1, 1), (7, 3, 5), (130, 33, 17), (0, 4, 3), (0, 70, 3)] {
         let shapes: [Vec<usize>; 3] = [vec![rows, 1, inputs], vec![inputs, outputs], vec![outputs]];
         let leaves: Vec<Leaf> =
             shapes.iter().zip(1..).map(|(shape, seed)| Leaf::random(shape, seed)).collect();
@@ -233,6 +233,22 @@ fn dense_mlp_with_and_without_dropout() {
 }
 
 #[test]
+fn products_by_finite_differences() {
+    let leaves: Vec<Leaf> = [vec![3, 4], vec![4, 2], vec![2], vec![2, 5], vec![5]]
+        .iter()
+        .zip(1..)
+        .map(|(shape, seed)| Leaf::random(shape, seed))
+        .collect();
+    assert_finite_differences(&leaves[..3], &|x| linear(x.get::<2>(0), x.get(1), Some(x.get(2))));
+    for dropout in [None, Some(Dropout { rate: 0.4, seed: 2 })] {
+        assert_finite_differences(&leaves, &|x| {
+            let (up, down) = ((x.get(1), x.get(2)), (x.get(3), x.get(4)));
+            mlp(x.get::<2>(0), up, down, Activation::GeluErf, dropout)
+        });
+    }
+}
+
+#[test]
 fn attention_of_any_length() {
     // Past 128 queries the scores come in several blocks.
     for (batch, tokens, heads, width) in
@@ -256,6 +272,13 @@ fn attention_of_any_length() {
         });
     }
     assert_finite_differences(&[Leaf::random(&[1, 4, 12], 1)], &|x| self_attention(x.get(0), 2));
+    let leaves =
+        [Leaf::random(&[1, 2, 4], 1), Leaf::random(&[1, 3, 4], 2), Leaf::random(&[1, 3, 4], 3)];
+    assert_finite_differences(&leaves, &|x| attention(x.get(0), x.get(1), x.get(2), 2));
+    let nothing = |tokens| Tensor::<3>::zeros([2, tokens, 4], &Device::flex());
+    assert_eq!(attention(nothing(0), nothing(3), nothing(3), 2).dims(), [2, 0, 4]);
+    assert_eq!(attention(nothing(3), nothing(0), nothing(0), 2).dims(), [2, 3, 4]);
+    assert_eq!(self_attention(Tensor::zeros([0, 3, 12], &Device::flex()), 2).dims(), [0, 3, 4]);
 }
 
 /// An expert and a token.

@@ -142,7 +142,8 @@ impl Experts {
         )
     }
 
-    /// Runs the experts on a soft plan, all of them, or for every group only those in `run`.
+    /// Runs the experts on a soft plan, all that it has, or for every group only those in `run`, which
+    /// names experts by their numbers; a pruned one is not run.
     ///
     /// - `tokens`: `[N, D]`
     /// - returns: `[N, D]`
@@ -156,12 +157,16 @@ impl Experts {
         let [rows, width] = tokens.dims();
         let groups = plan.n_groups();
         let parameters = self.of(plan.experts());
+        // The plan's columns are those of the experts that are left.
+        let column = |expert: &usize| plan.experts().iter().position(|other| other == expert);
+        let columns = |experts: &Vec<usize>| experts.iter().filter_map(column).collect::<Vec<_>>();
+        let run: Option<Vec<Vec<usize>>> = run.map(|run| run.iter().map(columns).collect());
         let output = soft_moe(
             tokens.reshape([groups, rows / groups, width]),
             plan.dispatch().clone(),
             plan.combine().clone(),
             parameters,
-            run,
+            run.as_deref(),
             self.config.mlp.activation,
             self.config.mlp.dropout(training),
         );

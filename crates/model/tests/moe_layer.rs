@@ -6,8 +6,8 @@ use burn::{
 };
 use omma_model::{Activation, MlpConfig, MoeLayer, MoeLayerConfig};
 use omma_routing::{
-    Allocation, Context, Grouping, Layout, Pool, RouterConfig, RoutingError, Scope, Seed,
-    TokenChoice,
+    Allocation, Context, Grouping, Layout, Pool, PruneMode, Pruning, RouterConfig, RoutingError,
+    Scope, Seed, TokenChoice,
 };
 use rand::RngExt;
 
@@ -84,6 +84,24 @@ fn a_shared_expert_sees_every_token() {
     let shared = without.shared.take().unwrap();
     let routed = without.forward(x.clone(), &context).unwrap().output;
     assert_close(&with, &(routed + shared.forward(x, None)));
+}
+
+/// Running some experts of a pruned soft layer means those experts, not their columns.
+#[test]
+fn a_soft_layer_runs_the_experts_it_is_told_to() {
+    let layout = Layout::new(2, 5);
+    let pruned = Pruning { experts: vec![1], mode: PruneMode::Drop };
+    let layer = layer(RouterConfig { pruning: pruned, ..RouterConfig::soft(4, 2) }, false, 0.0);
+    let x = tokens(layout.rows());
+    let routing = layer.router.route(x.clone(), &Context::inference(layout)).unwrap();
+    let plan = routing.plan.as_soft().unwrap();
+    let run = |experts: &[usize]| {
+        let run = vec![experts.to_vec(); 2];
+        layer.experts.forward_soft(x.clone(), plan, Some(&run), None)
+    };
+    let all = layer.experts.forward_soft(x.clone(), plan, None, None);
+    assert_close(&(run(&[0]) + run(&[1, 2]) + run(&[3])), &all);
+    assert_close(&run(&[1]), &all.zeros_like());
 }
 
 #[test]

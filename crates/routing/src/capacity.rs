@@ -70,7 +70,11 @@ impl Capacity {
         if slots == 0 {
             return Err(RoutingError::ZeroCapacity { tokens, experts, factor: self.factor });
         }
-        Ok(slots.next_multiple_of(self.multiple_of))
+        // Slots are counted in 32 bits.
+        match slots.checked_next_multiple_of(self.multiple_of) {
+            Some(slots) if slots <= u32::MAX as usize => Ok(slots),
+            _ => Err(RoutingError::CapacityTooLarge { tokens, factor: self.factor }),
+        }
     }
 }
 
@@ -94,8 +98,10 @@ mod tests {
         let error = round.slots(2, 8).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "2 tokens over 8 experts at factor 0.5 leave a capacity of 0"
+            "2 choices over 8 experts at factor 0.5 leave a capacity of 0"
         );
+        assert!(Capacity::factor(1e30).slots(2, 8).is_err());
+        assert!(Capacity { multiple_of: usize::MAX, ..Capacity::factor(1.0) }.slots(2, 1).is_err());
         assert!(Capacity::factor(f64::NAN).slots(2, 8).is_err());
         assert!(Capacity::factor(-1.0).slots(2, 8).is_err());
         assert!(Capacity { multiple_of: 0, ..Capacity::factor(1.0) }.slots(2, 8).is_err());

@@ -37,7 +37,7 @@ pub struct RouterConfig {
     #[serde(default)]
     pub affinity: Affinity,
     /// Gaussian noise on the logits while training, in units of `1/E` with `E` the experts of a
-    /// token's gate; V-MoE trains with 1.
+    /// token's gate, pruned or not; V-MoE trains with 1.
     #[serde(default)]
     pub noise: f64,
     /// Where combine weights come from.
@@ -140,7 +140,7 @@ impl RouterConfig {
         let choosable = |gate: &Gate| gate.experts.iter().filter(|expert| alive[**expert]).count();
         let fewest = gates.iter().map(choosable).min().unwrap_or(0);
         if fewest == 0 {
-            return Err(RoutingError::TooManyChoices { k: 1, experts: 0 });
+            return Err(RoutingError::NothingLeft { pruned: self.pruning.experts.clone() });
         }
         self.allocation.check(fewest)?;
         self.affinity.check()?;

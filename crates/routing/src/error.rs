@@ -50,8 +50,16 @@ pub enum RoutingError {
     BadCapacityMultiple,
 
     /// No slot at all for any expert.
-    #[error("{tokens} tokens over {experts} experts at factor {factor} leave a capacity of 0")]
+    #[error("{tokens} choices over {experts} experts at factor {factor} leave a capacity of 0")]
     ZeroCapacity { tokens: usize, experts: usize, factor: f64 },
+
+    /// More slots than can be counted.
+    #[error("{tokens} assignments at factor {factor} need more slots than can be counted")]
+    CapacityTooLarge { tokens: usize, factor: f64 },
+
+    /// A gate all of whose experts are pruned.
+    #[error("every expert of a gate is pruned: {pruned:?}")]
+    NothingLeft { pruned: Vec<usize> },
 
     /// Soft routing without slots.
     #[error("soft routing needs at least one slot per expert")]

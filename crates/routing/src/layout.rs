@@ -32,7 +32,7 @@ impl Layout {
 
     /// Rows of the token matrix.
     pub fn rows(&self) -> usize {
-        self.images * self.members * self.tokens
+        self.images.saturating_mul(self.members).saturating_mul(self.tokens)
     }
 
     /// The ensemble member a row belongs to.
@@ -64,10 +64,11 @@ pub enum Grouping {
     /// The whole batch is one group.
     #[default]
     Batch,
-    /// This many images (with all their members) form a group; 1 makes any router independent of
-    /// an image's neighbours in the batch.
+    /// This many images form a group, with all their members (soft routing counts every member's copy
+    /// as an image); 1 makes any router independent of an image's neighbours in the batch.
     Images(usize),
-    /// This many consecutive tokens form a group, which may span several images.
+    /// This many consecutive tokens form a group, which may span several images. With one decision
+    /// per image, this many deciding tokens.
     Tokens(usize),
 }
 
@@ -85,7 +86,9 @@ impl Grouping {
     pub fn size(&self, layout: &Layout) -> usize {
         match *self {
             Self::Batch => layout.rows(),
-            Self::Images(images) => images * layout.members * layout.tokens,
+            Self::Images(images) => {
+                images.saturating_mul(layout.members).saturating_mul(layout.tokens)
+            }
             Self::Tokens(tokens) => tokens,
         }
     }
@@ -93,7 +96,7 @@ impl Grouping {
 
 /// Who decides: every token for itself, or one token for its whole image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scope {
     /// Every token is routed by itself.
     #[default]

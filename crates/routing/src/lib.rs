@@ -3,8 +3,8 @@
 //! An MoE layer is defined by two tensors (paper 001 eq. 2): a dispatch tensor says how much of each
 //! token goes into each slot of each expert, a combine tensor says how much of each slot's output
 //! comes back to each token. [`definition`] writes this out literally. A [`Router`] computes the
-//! same without ever building those tensors: it turns tokens into a [`Plan`], whose size grows with
-//! the number of assignments and not with the number of experts.
+//! same without ever building those tensors: it turns tokens into a [`Plan`]. The size of a sparse
+//! plan grows with the number of assignments, not with the number of experts.
 //!
 //! ```text
 //! tokens ─ weight ─► logits ─ softmax ─► gates ─ affinity ─► allocation ─► plan ─► experts ─► tokens

@@ -9,7 +9,7 @@ use crate::error::{Result, RoutingError};
 /// How the experts are shared out between gates. A *gate* is one routing function: its own columns
 /// of the router's weight, and a softmax over its own experts only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Pool {
     /// One gate over all experts.
     #[default]

@@ -4,6 +4,7 @@ use burn::tensor::Tensor;
 use serde::Serialize;
 
 use crate::{
+    gate::GateTable,
     plan::{Plan, SoftPlan, SparsePlan},
     router::Routing,
 };
@@ -14,6 +15,8 @@ use crate::{
 pub struct Statistics {
     /// Tokens that were routed.
     pub tokens: usize,
+    /// Experts that could be chosen: all but the pruned ones.
+    pub available: usize,
     /// `[E]`: tokens per expert; for soft routing, slots per expert.
     pub load: Vec<usize>,
     /// Choices of each rank that found no room: first choices, second choices, and so on. Empty
@@ -25,7 +28,7 @@ pub struct Statistics {
     pub importance: Vec<f64>,
     /// Mean entropy of a token's gates, in nats.
     pub gate_entropy: f64,
-    /// Entropy of the load over the experts, in nats; `ln E` when balanced.
+    /// Entropy of the load over the experts, in nats; the logarithm of `available` when balanced.
     pub load_entropy: f64,
     /// Share of tokens whose best expert was not pruned, if any was (paper 002 App. E.4).
     pub coverage: Option<f64>,
@@ -53,11 +56,12 @@ impl Statistics {
         self.experts_per_token.first().copied().unwrap_or(0)
     }
 
-    /// The busiest expert's load relative to a balanced one; 1 when balanced, `E` when collapsed.
+    /// The busiest expert's load relative to a balanced one; 1 when balanced, `available` when
+    /// collapsed.
     pub fn peak_load(&self) -> f64 {
         let total: usize = self.load.iter().sum();
         let peak = self.load.iter().max().copied().unwrap_or(0);
-        if total == 0 { 0.0 } else { peak as f64 * self.load.len() as f64 / total as f64 }
+        if total == 0 { 0.0 } else { peak as f64 * self.available as f64 / total as f64 }
     }
 
     fn of_sparse(plan: &SparsePlan, routing: &Routing) -> Self {
@@ -81,8 +85,16 @@ impl Statistics {
                 rows += 1;
             }
         }
+        let choosable = |expert: usize| {
+            let offers = |table: &GateTable| {
+                let column = table.experts.iter().position(|other| *other == expert);
+                column.is_some_and(|column| table.available[column])
+            };
+            routing.tables.iter().any(offers)
+        };
         Self {
             tokens: plan.n_tokens() * span,
+            available: (0..experts).filter(|expert| choosable(*expert)).count(),
             dropped: dropped_per_rank(plan),
             experts_per_token,
             importance,
@@ -111,6 +123,7 @@ impl Statistics {
         experts_per_token[live] = tokens;
         Self {
             tokens,
+            available: live,
             dropped: Vec::new(),
             experts_per_token,
             importance,

@@ -143,7 +143,7 @@ fn a_capacity_of_zero() {
     let capacity = Capacity { rounding: Rounding::Round, ..Capacity::factor(0.1) };
     let choice = TokenChoice::limited(1, capacity, Order::Arrival);
     let config = RouterConfig::new(4, Allocation::TokenChoice(choice));
-    assert_eq!(error(config), "12 tokens over 4 experts at factor 0.1 leave a capacity of 0");
+    assert_eq!(error(config), "12 choices over 4 experts at factor 0.1 leave a capacity of 0");
 }
 
 #[test]

@@ -65,6 +65,25 @@ fn a_term_of_one_modality_sees_its_tokens_only() {
     assert_close(values[0][1], local_entropy_loss(rows(6..10)).into_scalar());
 }
 
+/// A gate that nobody of a modality asks does not thin out that modality's loss.
+#[test]
+fn a_term_weighs_the_same_whatever_the_pool() {
+    let modality: Vec<usize> = (0..TOKENS).map(|token| usize::from(token >= 6)).collect();
+    let term = LossTerm::new(Loss::LocalEntropy, 1.0).on_modality(1);
+    let total = |pool: Pool| {
+        let config = RouterConfig { pool, ..config(vec![term], Grouping::Batch) };
+        let width = config.columns().unwrap() / EXPERTS;
+        // Every gate has the same weights.
+        let weight = random("weight", [WIDTH, EXPERTS]).repeat_dim(1, width);
+        let context = Context::training(Layout::new(1, TOKENS), Seed::new(0));
+        let router = config.init_with(weight).unwrap();
+        let routing = router
+            .route(random("tokens", [TOKENS, WIDTH]), &context.with_modality(modality.clone()));
+        routing.unwrap().losses.total().unwrap().into_scalar::<f32>()
+    };
+    assert_close(total(Pool::All), total(Pool::GatePerModality { modalities: 2 }));
+}
+
 #[test]
 fn modalities_are_compared_across_their_gates() {
     let modality: Vec<usize> = (0..TOKENS).map(|token| usize::from(token >= 6)).collect();

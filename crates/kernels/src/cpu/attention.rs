@@ -72,6 +72,9 @@ impl Shape {
         let features = self.features();
         let mut output = vec![0.0; self.batch * queries * features];
         let mut denominators = vec![0.0; self.batch * heads * queries];
+        if queries == 0 || keys == 0 {
+            return (output, denominators);
+        }
         output
             .par_chunks_mut(queries * features)
             .zip(denominators.par_chunks_mut(heads * queries))
@@ -120,6 +123,9 @@ impl Shape {
     ) {
         let Self { queries, keys, heads, width, .. } = *self;
         let features = self.features();
+        if queries == 0 || keys == 0 {
+            return;
+        }
         sinks.into_par_iter().enumerate().for_each(|(image, mut sink)| {
             let block = QUERIES_PER_BLOCK.min(queries) * keys;
             let (mut p, mut dp) = (Scratch::new(block), Scratch::new(block));

@@ -18,7 +18,7 @@ pub(crate) struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// A row-major matrix that fills its slice.
     pub(crate) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
-        assert_eq!(values.len(), rows * columns, "matrix: values and shape");
+        assert_eq!(Some(values.len()), rows.checked_mul(columns), "matrix: values and shape");
         Self { values, rows, columns, row_stride: columns, column_stride: 1 }
     }
 
@@ -47,7 +47,7 @@ impl<'a> Matrix<'a> {
     /// Rows `start..start + count`.
     pub(crate) fn slice_rows(self, start: usize, count: usize) -> Self {
         assert!(start + count <= self.rows, "matrix: rows out of range");
-        let first = if count == 0 { 0 } else { start * self.row_stride };
+        let first = if count == 0 || self.columns == 0 { 0 } else { start * self.row_stride };
         Self { values: &self.values[first..], rows: count, ..self }
     }
 }

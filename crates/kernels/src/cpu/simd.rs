@@ -22,13 +22,14 @@ pub(crate) enum Level {
 pub(crate) fn level() -> Level {
     #[cfg(target_arch = "x86_64")]
     {
-        let wide = is_x86_feature_detected!("avx512f")
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq");
-        if wide {
+        if avx2 && avx512 {
             return Level::Avx512;
         }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        if avx2 {
             return Level::Avx2;
         }
     }

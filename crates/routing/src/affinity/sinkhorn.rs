@@ -63,8 +63,12 @@ impl Sinkhorn {
     /// absorbed into the potentials by an exact log-domain step (Schmitzer, arXiv:1610.06519).
     ///
     /// - `logits`: `L [tokens, experts]`, finite, row-major
+    ///
+    /// # Panics
+    /// If the logits do not fill their shape, or there are no experts.
     pub fn solve(&self, logits: &[f32], [tokens, experts]: [usize; 2]) -> SinkhornPlan {
         assert_eq!(logits.len(), tokens * experts, "sinkhorn: logits and their shape");
+        assert!(experts > 0, "sinkhorn: at least one expert");
         if tokens == 0 {
             return SinkhornPlan::of_no_tokens(experts, self.regularisation);
         }
@@ -261,23 +265,25 @@ impl SinkhornPlan {
         let plan = exponent.clone().exp();
         // The residuals count as zero, which they are up to the solver's tolerance.
         let only_gradient = |tensor: Tensor<2>| tensor.clone() - tensor.detach();
-        let row_residual = only_gradient(plan.clone().sum_dim(1).neg());
+        let rows = solved.clone().sum_dim(1);
+        let row_residual = only_gradient(plan.clone().sum_dim(1).neg()) / rows.clone();
         let column_residual = only_gradient(plan.sum_dim(0).neg());
         let right = column_residual - row_residual.clone().transpose().matmul(solved.clone());
         let expert_step = right.matmul(inverse);
-        let token_step = row_residual - solved.matmul(expert_step.clone().transpose());
+        let token_step = row_residual - solved.matmul(expert_step.clone().transpose()) / rows;
         (exponent + token_step + expert_step).exp()
     }
 
-    /// `(diag(T/E) - ΠᵀΠ + 11ᵀ)⁻¹`: the rank-one term fixes the constant that the potentials leave
-    /// free, to which the right-hand side is orthogonal.
+    /// `(diag(T/E) - Πᵀ diag(Π1)⁻¹ Π + 11ᵀ)⁻¹`: the rank-one term fixes the constant that the potentials
+    /// leave free, to which the right-hand side is orthogonal.
     fn inverse_schur(&self, marginal: f64) -> Vec<f64> {
         let n = self.expert_potential.len();
         let mut schur = vec![1.0; n * n];
         for row in self.plan.chunks_exact(n) {
+            let sum: f64 = row.iter().map(|mass| f64::from(*mass)).sum();
             for (i, a) in row.iter().enumerate() {
                 for (entry, b) in schur[i * n..(i + 1) * n].iter_mut().zip(row) {
-                    *entry -= f64::from(*a) * f64::from(*b);
+                    *entry -= f64::from(*a) * f64::from(*b) / sum;
                 }
             }
         }

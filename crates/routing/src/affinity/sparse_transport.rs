@@ -65,6 +65,9 @@ impl SparseTransport {
     /// side minus what it should get.
     ///
     /// - `similarity`: `S [tokens, experts]`, the softmax gates, row-major
+    ///
+    /// # Panics
+    /// If the similarity does not fill its shape, or `k` is 0.
     pub fn solve(
         &self,
         similarity: &[f32],
@@ -230,6 +233,61 @@ mod tests {
         for token in 0..4 {
             let row: f32 = solved.plan[token * 2..token * 2 + 2].iter().sum();
             assert!((row - 1.0).abs() < 0.05, "token {token} gives {row}");
+        }
+    }
+
+    /// With the dual and the support held fixed, the plan is linear in the similarity, so a central
+    /// difference of the projection itself is exact while the support stays.
+    #[test]
+    fn the_gradient_is_that_of_the_projection() {
+        let device = burn::tensor::Device::flex().autodiff();
+        let similarity = [0.62, 0.38, 0.55, 0.45, 0.3, 0.7, 0.48, 0.52_f32];
+        let weights = [1.0, -2.0, 0.5, 0.3, 1.5, -0.4, 0.7, 0.2_f32];
+        for (side, k) in [(SparseSide::Experts, 3), (SparseSide::Tokens, 2)] {
+            let solved = SparseTransport::default().solve(&similarity, [4, 2], side, k);
+            let data = TensorData::new(similarity.to_vec(), [4, 2]);
+            let leaf = Tensor::<2>::from_data(data, &device).require_grad();
+            let plan = solved.differentiable(leaf.clone());
+            let values: Vec<f32> = plan.clone().try_into_vec_as().unwrap();
+            assert_eq!(values, solved.plan);
+            let weight = TensorData::new(weights.to_vec(), [4, 2]);
+            let objective = (plan * Tensor::from_data(weight, &device)).sum();
+            let gradient = leaf.grad(&objective.backward()).unwrap();
+            let gradient: Vec<f32> = gradient.try_into_vec_as().unwrap();
+
+            let project_all = |similarity: &[f64]| -> f64 {
+                let (marginal, n) = match side {
+                    SparseSide::Experts => (2.0, 4),
+                    SparseSide::Tokens => (1.0, 2),
+                };
+                let cell = |vector: usize, i: usize| match side {
+                    SparseSide::Experts => i * 2 + vector,
+                    SparseSide::Tokens => vector * 2 + i,
+                };
+                let mut sum = 0.0;
+                for vector in 0..8 / n {
+                    let shifted =
+                        (0..n).map(|i| (similarity[cell(vector, i)] + solved.dual[i]) / marginal);
+                    let mut entries = Vec::new();
+                    project(shifted, k, &mut entries);
+                    for (i, mass) in entries {
+                        sum += mass * marginal * f64::from(weights[cell(vector, i as usize)]);
+                    }
+                }
+                sum
+            };
+            for (i, gradient) in gradient.into_iter().enumerate() {
+                // A step too small to change the support.
+                const STEP: f64 = 1e-7;
+                let moved = |by: f64| {
+                    let mut similarity = similarity.map(f64::from);
+                    similarity[i] += by;
+                    project_all(&similarity)
+                };
+                let expected = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+                let error = (f64::from(gradient) - expected).abs();
+                assert!(error < 1e-5, "{side:?} {i}: {gradient} {expected}");
+            }
         }
     }
 

@@ -24,7 +24,7 @@ pub struct TokenChoice {
     #[serde(default)]
     pub capacity: Option<Capacity>,
     /// The same at inference. The default, no limit, makes an image's output independent of its
-    /// neighbours in the batch.
+    /// neighbours in the batch, if the affinity is (softmax is, transport plans are inside a group).
     #[serde(default)]
     pub inference_capacity: Option<Capacity>,
     /// Who is served first when there is a limit.

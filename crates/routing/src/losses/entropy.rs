@@ -22,8 +22,8 @@ pub fn local_entropy_loss(logits: Tensor<3>) -> Tensor<1> {
 }
 
 /// Negative entropy of the mean gates, `Ω_global = -H(p̃)`, or with a threshold
-/// `max(0, τ - H(p̃))`: small when the tokens together use at least `e^τ` experts. Below the
-/// threshold it is exactly 0 and flat.
+/// `max(0, τ - H(p̃))`: small when the tokens together use at least `e^τ` experts. Where the entropy
+/// is above the threshold it is exactly 0 and flat.
 ///
 /// - `logits`: `[G, S, E]`
 /// - returns: `[G]`
@@ -57,6 +57,9 @@ pub fn information_loss(logits: Tensor<3>) -> Tensor<1> {
 ///
 /// - `marginals`: the marginal `p̃_m [G, E]` of every modality
 /// - returns: `[G]`
+///
+/// # Panics
+/// If there is no modality.
 pub fn modality_information_loss(marginals: &[Tensor<2>]) -> Tensor<1> {
     let entropies = marginals.iter().cloned().map(entropy);
     mean(entropies) - entropy(mean(marginals.iter().cloned()))
@@ -75,6 +78,9 @@ pub fn target_entropy_loss(logits: Tensor<3>, k: usize) -> Tensor<1> {
 ///
 /// - `logits`: `[G, S, E]`
 /// - returns: `[G]`
+///
+/// # Panics
+/// If `k` is not in `1..=E`.
 pub fn merged_entropy_loss(logits: Tensor<3>, k: usize) -> Tensor<1> {
     let [groups, _, _] = logits.dims();
     let gates = softmax(logits, 2);

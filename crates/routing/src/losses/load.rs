@@ -12,6 +12,9 @@ use super::{best_experts, squared_variation};
 ///
 /// - `clean`, `noisy`: logits `[G, S, E]`; `sigma`: standard deviation of the noise
 /// - returns: `[G]`
+///
+/// # Panics
+/// If `k` is not in `1..=E`.
 pub fn load_loss(clean: Tensor<3>, noisy: Tensor<3>, k: usize, sigma: f64) -> Tensor<1> {
     let kth_best = best_experts(&noisy, k).narrow(2, k - 1, 1);
     let threshold = noisy.gather(2, kth_best);

@@ -14,7 +14,7 @@ use crate::plan::indices;
 
 /// An auxiliary loss.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Loss {
     /// [`importance_loss`] of the clean gates.
     Importance,
@@ -68,7 +68,8 @@ pub struct LossTerm {
     pub loss: Loss,
     /// Its factor in the total; a term of weight 0 is not computed.
     pub weight: f64,
-    /// Only the tokens of this modality count; a group without any contributes 0.
+    /// Only the tokens of this modality count; groups and gates without any do not count. Losses that
+    /// compare modalities look at all of them.
     #[serde(default)]
     pub modality: Option<usize>,
 }
@@ -95,8 +96,10 @@ impl LossTerm {
 pub struct LossValue {
     /// Which term.
     pub term: LossTerm,
-    /// `[G, M]`: unweighted, for every group and gate.
+    /// `[G, M]`: unweighted, for every group and gate; 0 where nobody is counted.
     pub values: Tensor<2>,
+    /// Groups and gates with tokens that count.
+    pub counted: usize,
 }
 
 /// The values of a router's auxiliary losses for one batch.
@@ -113,9 +116,13 @@ impl AuxiliaryLosses {
         weighted.reduce(|sum, term| sum + term)
     }
 
-    /// `[1]`: the weighted sum, averaged over groups and gates; nothing if no term applied.
+    /// `[1]`: the weighted sum of the terms, each averaged over the groups and gates that have tokens
+    /// for it; nothing if no term applied.
     pub fn total(&self) -> Option<Tensor<1>> {
-        self.per_group().map(Tensor::mean)
+        let means = self.terms.iter().map(|value| {
+            value.values.clone().sum() * (value.term.weight / value.counted.max(1) as f64)
+        });
+        means.reduce(|sum, term| sum + term)
     }
 
     /// Computes every term with a weight on every gate.
@@ -127,19 +134,22 @@ impl AuxiliaryLosses {
     ) -> Self {
         let terms = terms.iter().filter(|term| term.weight > 0.0);
         let terms = terms.filter_map(|term| {
-            let values = if term.loss.compares_modalities() {
-                across_modalities(term, gates, modality?)
-            } else {
-                let values = gates.iter().map(|gate| {
-                    let gate = match (term.modality, modality) {
-                        (Some(wanted), Some(modality)) => gate.only(wanted, modality),
-                        _ => gate.clone(),
-                    };
-                    gate.per_group(|segment| segment.loss(&term.loss, k))
-                });
-                Tensor::stack::<2>(values.collect::<Option<Vec<_>>>()?, 1)
-            };
-            Some(LossValue { term: *term, values })
+            if term.loss.compares_modalities() {
+                let values = across_modalities(term, gates, modality?);
+                let counted = values.dims()[0];
+                return Some(LossValue { term: *term, values, counted });
+            }
+            let gates: Vec<GateTensors> = gates
+                .iter()
+                .map(|gate| match (term.modality, modality) {
+                    (Some(wanted), Some(modality)) => gate.only(wanted, modality),
+                    _ => gate.clone(),
+                })
+                .collect();
+            let values = gates.iter().map(|gate| gate.per_group(|part| part.loss(&term.loss, k)));
+            let values = Tensor::stack::<2>(values.collect::<Option<Vec<_>>>()?, 1);
+            let counted = gates.iter().map(GateTensors::busy_groups).sum();
+            Some(LossValue { term: *term, values, counted })
         });
         Self { terms: terms.collect() }
     }
@@ -202,6 +212,11 @@ impl GateTensors {
         Some(Tensor::cat(values.collect::<Option<Vec<_>>>()?, 0))
     }
 
+    /// Groups that have tokens.
+    fn busy_groups(&self) -> usize {
+        self.bounds.windows(2).filter(|group| group[0] < group[1]).count()
+    }
+
     fn device(&self) -> Device {
         self.clean.device()
     }
@@ -247,8 +262,11 @@ impl Segment<'_> {
 /// gates have the same experts. A group that lacks a modality compares those it has.
 fn across_modalities(term: &LossTerm, gates: &[GateTensors], modality: &[usize]) -> Tensor<2> {
     let groups = gates[0].bounds.len() - 1;
-    let modalities = modality.iter().max().map_or(0, |largest| largest + 1);
-    let by_modality: Vec<GateTensors> = (0..modalities)
+    let mut modalities = modality.to_vec();
+    modalities.sort_unstable();
+    modalities.dedup();
+    let by_modality: Vec<GateTensors> = modalities
+        .into_iter()
         .flat_map(|wanted| gates.iter().map(move |gate| gate.only(wanted, modality)))
         .filter(|gate| !gate.tokens.is_empty())
         .collect();

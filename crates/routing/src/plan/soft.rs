@@ -71,7 +71,8 @@ impl SoftPlan {
     pub fn slots(&self, tokens: Tensor<2>) -> Tensor<3> {
         let [groups, size, _] = self.dispatch.dims();
         let [_, width] = tokens.dims();
-        self.dispatch.clone().swap_dims(1, 2).matmul(tokens.reshape([groups, size, width]))
+        let dispatch = self.dispatch.clone().cast(tokens.dtype());
+        dispatch.swap_dims(1, 2).matmul(tokens.reshape([groups, size, width]))
     }
 
     /// Runs each expert on its slots of all groups and mixes the outputs into the tokens.
@@ -90,7 +91,8 @@ impl SoftPlan {
             let [_, width] = outputs.dims();
             outputs.reshape([groups, n_slots, width])
         });
-        let outputs = self.combine.clone().matmul(Tensor::cat(outputs.collect(), 1));
+        let outputs = Tensor::cat(outputs.collect(), 1);
+        let outputs = self.combine.clone().cast(outputs.dtype()).matmul(outputs);
         let [_, _, width] = outputs.dims();
         outputs.reshape([groups * size, width])
     }

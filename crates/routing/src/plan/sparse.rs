@@ -161,9 +161,10 @@ impl SparsePlan {
     fn scatter(&self, outputs: Tensor<2>, rows: &[u32], n_rows: usize) -> Tensor<2> {
         let [_, width] = outputs.dims();
         let device = outputs.device();
+        let dtype = outputs.dtype();
         let outputs = outputs.reshape([self.n_assignments(), self.span * width]);
-        let weighted = outputs * self.weights.clone().unsqueeze_dim::<2>(1);
-        Tensor::zeros([n_rows, self.span * width], &device).select_assign(
+        let weighted = outputs * self.weights.clone().cast(dtype).unsqueeze_dim::<2>(1);
+        Tensor::zeros([n_rows, self.span * width], (&device, dtype)).select_assign(
             0,
             indices(rows, &device),
             weighted,

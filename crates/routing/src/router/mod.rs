@@ -117,9 +117,10 @@ impl Router {
 
     /// The same weights under another configuration, for example with experts pruned.
     pub fn with_config(self, config: RouterConfig) -> Result<Self> {
-        let scale = self.scale.clone();
         let router = config.init_with(self.weight.val())?;
-        Ok(Self { weight: self.weight, scale: router.scale.and(scale), ..router })
+        let Self { scale: fresh, config, gates, .. } = router;
+        let scale = fresh.map(|fresh| self.scale.unwrap_or(fresh));
+        Ok(Self { weight: self.weight, scale, config, gates })
     }
 
     /// Routes a batch.
@@ -151,12 +152,18 @@ fn host<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
     tensor.clone().try_into_vec_as().expect("a tensor of floats can be read")
 }
 
-/// Fails on the first value that is not finite, naming the token and the expert it belongs to.
-fn check_finite(logits: &[f32], columns: usize, expert: impl Fn(usize) -> usize) -> Result<()> {
+/// Fails on the first value that is not finite, naming the token and the expert that the value's row
+/// and column stand for.
+fn check_finite(
+    logits: &[f32],
+    columns: usize,
+    token: impl Fn(usize) -> usize,
+    expert: impl Fn(usize) -> usize,
+) -> Result<()> {
     match logits.iter().position(|logit| !logit.is_finite()) {
         None => Ok(()),
         Some(cell) => Err(RoutingError::NonFiniteLogit {
-            token: cell / columns,
+            token: token(cell / columns),
             expert: expert(cell % columns),
             value: logits[cell],
         }),

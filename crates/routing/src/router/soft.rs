@@ -1,6 +1,6 @@
 //! The way of soft routing: two softmaxes of one matrix.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 use super::{Context, Router, Routing, check_finite, host};
 use crate::{
@@ -19,7 +19,7 @@ impl Router {
     ) -> Result<Routing> {
         let config = self.config();
         let [rows, _] = tokens.dims();
-        // Every copy of an image is mixed by itself, so members need no order among each other.
+        // Every copy of an image counts as an image, so members need no order among each other.
         let images =
             crate::Layout { images: rows / context.layout.tokens, members: 1, ..context.layout };
         let size = config.grouping.size(&images).min(rows);
@@ -30,7 +30,8 @@ impl Router {
         let scale = self.scale.as_ref().map(|scale| scale.val());
         let logits = soft.logits(tokens, self.weight.val(), scale);
         let [_, columns] = logits.dims();
-        check_finite(&host(&logits), columns, |column| column / soft.slots)?;
+        let logits = if logits.dtype() == DType::F32 { logits } else { logits.cast(DType::F32) };
+        check_finite(&host(&logits), columns, |row| row, |column| column / soft.slots)?;
 
         let alive = config.pruning.alive(config.experts)?;
         let experts: Vec<usize> = (0..config.experts).filter(|expert| alive[*expert]).collect();

@@ -27,6 +27,7 @@ struct Batch {
     layout: Layout,
     modality: Option<Vec<usize>>,
     span: usize,
+    decided_by: usize,
 }
 
 impl Router {
@@ -42,7 +43,7 @@ impl Router {
             self.gates.iter().map(|gate| Asked::new(gate, &groups, &batch)).collect();
         let values = self.gate_values(&clean, noisy.as_ref(), &asked, &alive);
         let host_gates: Vec<Vec<f32>> = values.iter().map(|values| host(&values.gates)).collect();
-        self.check_logits(noisy.as_ref().unwrap_or(&clean), &host_gates)?;
+        self.check_logits(noisy.as_ref().unwrap_or(&clean), &host_gates, &batch)?;
         let (tables, weights): (Vec<_>, Vec<_>) = self
             .gates
             .iter()
@@ -88,16 +89,17 @@ impl Router {
 
     /// Fails on logits that are not finite. They leave a trace in the gates, a value that is not a
     /// number or exactly 0, so that the logits themselves are rarely read.
-    fn check_logits(&self, logits: &Tensor<2>, gates: &[Vec<f32>]) -> Result<()> {
+    fn check_logits(&self, logits: &Tensor<2>, gates: &[Vec<f32>], batch: &Batch) -> Result<()> {
         let suspicious = |gate: &f32| !(*gate > 0.0 && *gate <= f32::MAX);
         if !gates.iter().flatten().any(suspicious) {
             return Ok(());
         }
         let [_, columns] = logits.dims();
-        check_finite(&host(logits), columns, |column| {
+        let expert = |column: usize| {
             let gate = self.gates.iter().find(|gate| gate.columns.contains(&column));
             gate.map_or(column, |gate| gate.experts[column - gate.columns.start])
-        })
+        };
+        check_finite(&host(logits), columns, |unit| batch.deciding_token(unit), expert)
     }
 
     /// `σ · N(0, 1)` with every gate's own `σ`, in blocks of rows with a stream of their own.
@@ -184,10 +186,9 @@ impl Router {
             gate.experts.iter().copied().filter(|expert| !dropping || alive[*expert]).collect();
         let routing = values.noisy.as_ref().map_or(&values.clean, |(noisy, _)| noisy);
         let solved = self.solve(values, routing, &gates, capacities);
-        let weights = match (&solved, self.config().combine) {
-            (Some(solved), CombineWeights::Affinity) => solved.weights.clone(),
-            _ => Some(values.gates.clone()),
-        };
+        let from_affinity = self.config().combine == CombineWeights::Affinity;
+        let solved_weights = solved.as_ref().and_then(|solved| solved.weights.clone());
+        let weights = solved_weights.filter(|_| from_affinity);
         let weights = weights.unwrap_or_else(|| values.gates.clone());
         let table = GateTable {
             available: experts.iter().map(|expert| alive[*expert]).collect(),
@@ -281,7 +282,7 @@ impl Router {
 
 impl RouterConfig {
     /// Allocates by an affinity of your own instead of the router's: the second half of a router,
-    /// for one gate over all experts. The affinity, pool, noise and losses of `self` are not used.
+    /// for one gate over all experts. The affinity, noise and losses of `self` are not used.
     ///
     /// - `affinity`: `Π [N, E]`, what allocation decides by
     /// - `weights`: `[N, E]`, the combine weight of every assignment that could be made
@@ -314,7 +315,7 @@ impl RouterConfig {
         let index = indices(&tokens, &weights.device());
         let in_order = |values: Tensor<2>| values.select(0, index.clone());
         let (affinity, weights) = (host(&in_order(affinity)), in_order(weights));
-        check_finite(&affinity, self.experts, |expert| expert)?;
+        check_finite(&affinity, self.experts, |row| tokens[row] as usize, |expert| expert)?;
         let table = GateTable {
             experts: (0..self.experts).collect(),
             available,
@@ -389,7 +390,7 @@ impl Batch {
         let layout = context.layout;
         let modality = context.modality.clone();
         let Scope::Image { decided_by } = scope else {
-            return Self { tokens, layout, modality, span: 1 };
+            return Self { tokens, layout, modality, span: 1, decided_by: 0 };
         };
         let [rows, width] = tokens.dims();
         let images = rows / layout.tokens;
@@ -400,7 +401,13 @@ impl Batch {
             layout: Layout { tokens: 1, ..layout },
             modality: modality.map(|all| (0..images).map(|image| all[of_image(image)]).collect()),
             span: layout.tokens,
+            decided_by,
         }
+    }
+
+    /// The row of the token matrix that a routed row stands for.
+    fn deciding_token(&self, unit: usize) -> usize {
+        unit * self.span + self.decided_by
     }
 }
 

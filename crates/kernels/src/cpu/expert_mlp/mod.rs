@@ -2,7 +2,7 @@
 //!
 //! Work is a queue of tiles, a tile being some rows of one expert, so that an expert with many rows
 //! does not idle a core and one without rows costs nothing. A tile gathers its rows, runs both
-//! products and everything between them while the hidden rows are in cache, and leaves its result in
+//! products and everything between them while the hidden rows are near, and leaves its result in
 //! rows of its own; a last pass adds weighted rows up for every token, in a fixed order. The backward
 //! pass is in `backward.rs`.
 
