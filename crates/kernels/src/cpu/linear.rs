@@ -18,7 +18,7 @@ pub(crate) fn forward(
     let rows = x.len() / inputs;
     let mut y = vec![0.0; rows * outputs];
     let (x, weight) = (Matrix::new(x, rows, inputs), Matrix::new(weight, inputs, outputs));
-    let per_task = rows_per_task(rows);
+    let per_task = rows.div_ceil(rayon::current_num_threads()).max(rows_per_task(rows));
     y.par_chunks_mut(per_task * outputs).enumerate().for_each(|(task, y)| {
         let count = y.len() / outputs;
         multiply(y, Write::Replace, x.slice_rows(task * per_task, count), weight);

@@ -42,7 +42,11 @@ impl Soft {
     ) -> Tensor<2> {
         match scale {
             None => tokens.matmul(slots),
-            Some(scale) => unit_length(tokens, 1).matmul(unit_length(slots, 0) * scale.unsqueeze()),
+            // Products of unit vectors, with the tokens' lengths divided out where it is cheapest.
+            Some(scale) => {
+                let directions = slots.clone() / length(slots, 0) * scale.unsqueeze();
+                tokens.clone().matmul(directions) / length(tokens, 1)
+            }
         }
     }
 
@@ -56,8 +60,7 @@ impl Soft {
     }
 }
 
-/// `x / √(Σx² + 1e-6)` along `dim`.
-fn unit_length(x: Tensor<2>, dim: usize) -> Tensor<2> {
-    let norm = (x.clone().square().sum_dim(dim) + 1e-6).sqrt();
-    x / norm
+/// `√(Σx² + 1e-6)` along `dim`.
+fn length(x: Tensor<2>, dim: usize) -> Tensor<2> {
+    (x.square().sum_dim(dim) + 1e-6).sqrt()
 }

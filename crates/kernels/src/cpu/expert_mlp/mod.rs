@@ -164,9 +164,9 @@ fn consecutive(tokens: &[u32]) -> bool {
 /// Rows of a tile: large enough that a product amortises the packing of the expert's weights, small
 /// enough that every thread has several tiles.
 fn rows_per_tile(rows: usize) -> usize {
-    const SMALLEST: usize = 64;
+    const SMALLEST: usize = 128;
     const LARGEST: usize = 1024;
-    (rows / (2 * rayon::current_num_threads())).clamp(SMALLEST, LARGEST)
+    (rows / (4 * rayon::current_num_threads())).clamp(SMALLEST, LARGEST)
 }
 
 /// Splits `values` into the tiles' rows, which lie one after another.
