@@ -310,8 +310,8 @@ proptest! {
     }
 
     #[test]
-    fn soft_weights_are_two_softmaxes(scenario in scenario::soft()) {
-        prop_assume!(scenario.config.pruning.experts.is_empty());
+    fn soft_weights_are_two_softmaxes(mut scenario in scenario::soft()) {
+        scenario.config.pruning.experts.clear();
         let plan = scenario.route().plan.as_soft().unwrap().clone();
         let sums = |tensor: &Tensor<3>, dim: usize| values(&tensor.clone().sum_dim(dim));
         prop_assert!(sums(plan.dispatch(), 1).iter().all(|sum| (sum - 1.0).abs() < 1e-5));
@@ -420,9 +420,11 @@ proptest! {
     /// Permuting tokens permutes what they get, wherever arrival does not decide.
     #[test]
     fn routing_commutes_with_a_permutation(
-        seed in any::<u64>(), tokens in 1..24_usize, experts in 1..6_usize, kind in 0..7_usize,
+        seed in any::<u64>(), tokens in 6..24_usize, experts in 2..6_usize, kind in 0..7_usize,
     ) {
-        let k = 1 + seed as usize % experts;
+        // Fewer choices than experts, and a token or more per expert: with one expert every gate is 1
+        // and every priority ties, sums of all gates tie too, and so do zeros of transport plans.
+        let k = 1 + seed as usize % (experts - 1);
         let capacity = Capacity::factor(1.0);
         let by_priority = |order| Allocation::TokenChoice(TokenChoice::limited(k, capacity, order));
         let config = match kind {
@@ -434,10 +436,6 @@ proptest! {
             5 => RouterConfig::sparse_expert_choice(experts, 1.0),
             _ => RouterConfig { grouping: Grouping::Batch, ..RouterConfig::soft(experts, 2) },
         };
-        // With one expert every gate is 1 and every priority ties; sums of all gates tie too.
-        // Transport plans can have ties of their own, in zeros; a token per expert leaves none.
-        prop_assume!(experts > 1 && (kind != 2 || k < experts));
-        prop_assume!(!(4..=5).contains(&kind) || tokens >= experts);
         let layout = Layout::new(1, tokens);
         let scenario = Scenario { config, layout, seed, ties: false };
         let permutation = {
