@@ -1,5 +1,7 @@
 //! The router: weights, and the way from tokens to a plan.
 
+mod allocate;
+mod batch;
 mod context;
 mod soft;
 mod sparse;

@@ -7,28 +7,21 @@ use rand::RngExt;
 use rand_distr::StandardNormal;
 use rayon::prelude::*;
 
-use super::{Context, Router, Routing, check_finite, host};
+use super::{
+    Context, Router, Routing,
+    batch::{Asked, Batch},
+    check_finite, host,
+};
 use crate::{
     affinity::{Affinity, CombineWeights, SparseSide},
-    allocation::{Allocation, Arrivals, Assignments},
-    capacity::Capacity,
-    config::RouterConfig,
+    allocation::Arrivals,
     error::{Result, RoutingError},
     gate::GateTable,
-    layout::{Groups, Layout, Scope},
+    layout::Groups,
     losses::{AuxiliaryLosses, GateTensors, first_largest},
     plan::{Plan, SparsePlan, indices},
-    pool::{Askers, Gate, Pool},
+    pool::Gate,
 };
-
-/// The part of a batch that is routed: all of it, or the tokens that decide for their images.
-struct Batch {
-    tokens: Tensor<2>,
-    layout: Layout,
-    modality: Option<Vec<usize>>,
-    span: usize,
-    decided_by: usize,
-}
 
 impl Router {
     pub(super) fn route_sparse(&self, tokens: Tensor<2>, context: &Context) -> Result<Routing> {
@@ -277,166 +270,6 @@ impl Router {
             total += asked.tokens.len();
         }
         Some(served as f64 / total as f64)
-    }
-}
-
-impl RouterConfig {
-    /// Allocates by an affinity of your own instead of the router's: the second half of a router,
-    /// for one gate over all experts. The affinity, noise and losses of `self` are not used.
-    ///
-    /// - `affinity`: `Π [N, E]`, what allocation decides by
-    /// - `weights`: `[N, E]`, the combine weight of every assignment that could be made
-    pub fn allocate(
-        &self,
-        affinity: Tensor<2>,
-        weights: Tensor<2>,
-        context: &Context,
-    ) -> Result<SparsePlan> {
-        self.check()?;
-        context.check(self)?;
-        let clash = |left| RoutingError::Incompatible { left, right: "an affinity of your own" };
-        if matches!(self.allocation, Allocation::Soft(_)) {
-            return Err(clash("soft routing"));
-        }
-        if self.pool != Pool::All || self.scope != Scope::Token {
-            return Err(clash("a pool or a scope"));
-        }
-        let expected = [context.layout.rows(), self.experts];
-        for (what, found) in [("the affinity", affinity.dims()), ("the weights", weights.dims())] {
-            if found != expected {
-                let (expected, found) = (expected.to_vec(), found.to_vec());
-                return Err(RoutingError::Shape { what, expected, found });
-            }
-        }
-        let groups = Groups::new(&context.layout, &self.grouping);
-        let available = self.pruning.alive(self.experts)?;
-        let capacities = self.capacities(&groups, &available, context)?;
-        let tokens = groups.order().to_vec();
-        let index = indices(&tokens, &weights.device());
-        let in_order = |values: Tensor<2>| values.select(0, index.clone());
-        let (affinity, weights) = (host(&in_order(affinity)), in_order(weights));
-        check_finite(&affinity, self.experts, |row| tokens[row] as usize, |expert| expert)?;
-        let table = GateTable {
-            experts: (0..self.experts).collect(),
-            available,
-            tokens,
-            bounds: (0..groups.len())
-                .map(|group| groups.range(group).start)
-                .chain([expected[0]])
-                .collect(),
-            gates: host(&weights),
-            affinity: Some(affinity),
-        };
-        let arrivals =
-            Arrivals { groups: &groups, modality: context.modality.as_deref(), seed: context.seed };
-        let weights = weights.reshape([expected[0] * expected[1]]);
-        let (assignments, weights) = self.assign(&[table], vec![weights], &arrivals, capacities);
-        Ok(SparsePlan::new(assignments, weights, groups, 1))
-    }
-
-    /// Runs the allocation and picks the weight of every assignment, `[A]`, from the gates' values.
-    fn assign(
-        &self,
-        tables: &[GateTable],
-        mut values: Vec<Tensor<1>>,
-        arrivals: &Arrivals,
-        capacities: Option<Vec<usize>>,
-    ) -> (Assignments, Tensor<1>) {
-        let assignments = match &self.allocation {
-            Allocation::TokenChoice(choice) => {
-                let per_rank = self.pool.gates_per_token();
-                choice.allocate(tables, per_rank, self.experts, arrivals, capacities)
-            }
-            Allocation::ExpertChoice(choice) => {
-                let capacities = capacities.expect("expert choice always has a capacity");
-                choice.allocate(tables, self.experts, arrivals.groups, capacities)
-            }
-            Allocation::Soft(_) => unreachable!("soft routing has its own way"),
-        };
-        let places: Vec<u32> = assignments.list.iter().map(|assignment| assignment.value).collect();
-        let values = if values.len() == 1 { values.remove(0) } else { Tensor::cat(values, 0) };
-        let index = indices(&places, &values.device());
-        (assignments, values.select(0, index))
-    }
-
-    /// Slots per expert in every group; none where nothing is limited.
-    fn capacities(
-        &self,
-        groups: &Groups,
-        alive: &[bool],
-        context: &Context,
-    ) -> Result<Option<Vec<usize>>> {
-        let (capacity, choices) = match &self.allocation {
-            Allocation::TokenChoice(choice) => {
-                let limit =
-                    if context.training { choice.capacity } else { choice.inference_capacity };
-                (limit, choice.k * self.pool.gates_per_token())
-            }
-            Allocation::ExpertChoice(choice) => (Some(choice.capacity), 1),
-            Allocation::Soft(_) => (None, 1),
-        };
-        let experts = alive.iter().filter(|alive| **alive).count();
-        let of_group = |capacity: Capacity, group| {
-            capacity.slots(groups.range(group).len() * choices, experts)
-        };
-        capacity
-            .map(|capacity| (0..groups.len()).map(|group| of_group(capacity, group)).collect())
-            .transpose()
-    }
-}
-
-impl Batch {
-    fn new(tokens: Tensor<2>, context: &Context, scope: Scope) -> Self {
-        let layout = context.layout;
-        let modality = context.modality.clone();
-        let Scope::Image { decided_by } = scope else {
-            return Self { tokens, layout, modality, span: 1, decided_by: 0 };
-        };
-        let [rows, width] = tokens.dims();
-        let images = rows / layout.tokens;
-        let deciding = tokens.reshape([images, layout.tokens, width]).narrow(1, decided_by, 1);
-        let of_image = |image: usize| image * layout.tokens + decided_by;
-        Self {
-            tokens: deciding.reshape([images, width]),
-            layout: Layout { tokens: 1, ..layout },
-            modality: modality.map(|all| (0..images).map(|image| all[of_image(image)]).collect()),
-            span: layout.tokens,
-            decided_by,
-        }
-    }
-
-    /// The row of the token matrix that a routed row stands for.
-    fn deciding_token(&self, unit: usize) -> usize {
-        unit * self.span + self.decided_by
-    }
-}
-
-/// The tokens that ask a gate, in routing order, and how many of them are in each group.
-struct Asked {
-    tokens: Vec<u32>,
-    bounds: Vec<usize>,
-    everyone_in_order: bool,
-}
-
-impl Asked {
-    fn new(gate: &Gate, groups: &Groups, batch: &Batch) -> Self {
-        let asks = |token: &u32| match gate.askers {
-            Askers::Everyone => true,
-            Askers::Member(member) => batch.layout.member(*token as usize) == member,
-            Askers::Modality(wanted) => {
-                let modality = batch.modality.as_ref().expect("the context has modalities");
-                modality[*token as usize] == wanted
-            }
-        };
-        let mut tokens = Vec::new();
-        let mut bounds = vec![0];
-        for group in 0..groups.len() {
-            tokens.extend(groups.tokens(group).iter().copied().filter(asks));
-            bounds.push(tokens.len());
-        }
-        let everyone_in_order = tokens.len() == groups.order().len()
-            && tokens.iter().copied().eq(0..tokens.len() as u32);
-        Self { tokens, bounds, everyone_in_order }
     }
 }
 
