@@ -131,7 +131,7 @@ impl Router {
         alive: &[bool],
     ) -> Vec<GateTensors> {
         let of_gate = |(gate, asked): (&Gate, &Asked)| {
-            let kept = self.kept_columns(gate, alive);
+            let kept: Vec<u32> = self.kept(gate, alive).map(|(column, _)| column).collect();
             let cut = |logits: &Tensor<2>| {
                 let [_, columns] = logits.dims();
                 let mut values = logits.clone();
@@ -157,11 +157,11 @@ impl Router {
         self.gates.iter().zip(asked).map(of_gate).collect()
     }
 
-    /// The gate's columns of the weight, less those that router-drop removes.
-    fn kept_columns(&self, gate: &Gate, alive: &[bool]) -> Vec<u32> {
+    /// The gate's columns of the weight with their experts, less those that router-drop removes.
+    fn kept(&self, gate: &Gate, alive: &[bool]) -> impl Iterator<Item = (u32, usize)> {
         let columns = gate.columns.clone().zip(&gate.experts);
         let kept = columns.filter(|(_, expert)| !self.config().drops_pruned() || alive[**expert]);
-        kept.map(|(column, _)| column as u32).collect()
+        kept.map(|(column, expert)| (column as u32, *expert))
     }
 
     /// A gate's table on the host, and the differentiable values that combine weights are taken
@@ -174,14 +174,10 @@ impl Router {
         alive: &[bool],
         capacities: Option<&[usize]>,
     ) -> (GateTable, Tensor<1>) {
-        let dropping = self.config().drops_pruned();
-        let experts: Vec<usize> =
-            gate.experts.iter().copied().filter(|expert| !dropping || alive[*expert]).collect();
+        let experts: Vec<usize> = self.kept(gate, alive).map(|(_, expert)| expert).collect();
         let routing = values.noisy.as_ref().map_or(&values.clean, |(noisy, _)| noisy);
         let solved = self.solve(values, routing, &gates, capacities);
-        let from_affinity = self.config().combine == CombineWeights::Affinity;
-        let solved_weights = solved.as_ref().and_then(|solved| solved.weights.clone());
-        let weights = solved_weights.filter(|_| from_affinity);
+        let weights = solved.as_ref().and_then(|solved| solved.weights.clone());
         let weights = weights.unwrap_or_else(|| values.gates.clone());
         let table = GateTable {
             available: experts.iter().map(|expert| alive[*expert]).collect(),
@@ -273,7 +269,8 @@ impl Router {
     }
 }
 
-/// Transport plans of all groups of a gate.
+/// Transport plans of all groups of a gate, and the same as functions of the logits where combine
+/// weights come from them.
 struct Solved {
     affinity: Vec<f32>,
     weights: Option<Tensor<2>>,

@@ -9,7 +9,7 @@ use std::{cmp::Reverse, ops::Range};
 
 use rayon::prelude::*;
 
-use super::{Experts, Sizes, Tile, rows_per_tile, split};
+use super::{Experts, Sizes, Tile, rows_per_tile, split, split_or_empty};
 use crate::cpu::{
     matrix::{Matrix, Write, multiply, multiply_parallel},
     scratch::Scratch,
@@ -25,6 +25,15 @@ struct Parameters {
     up_bias: Vec<f32>,
     down: Vec<f32>,
     down_bias: Vec<f32>,
+}
+
+/// What the two ways of a backward pass fill: gradients per row, and those of the parameters.
+struct Filled<'a> {
+    /// `[rows, inputs]`, empty if not wanted.
+    tokens: &'a mut [f32],
+    /// `[rows]`.
+    weights: &'a mut [f32],
+    parameters: &'a mut Parameters,
 }
 
 /// Where one tile leaves its results. The gradient of the tokens is empty if it is not wanted.
@@ -71,11 +80,12 @@ impl Experts<'_> {
         let largest = (0..experts).map(|expert| self.routes.of_expert(expert).len()).max();
         let busy = (0..experts).filter(|expert| !self.routes.of_expert(*expert).is_empty()).count();
         let balanced = busy >= 2 * threads && largest.unwrap_or(0) <= rows.div_ceil(threads);
-        let gradients = (&mut *dtokens, dweights.as_mut_slice(), &mut parameters);
+        let filled =
+            Filled { tokens: &mut dtokens, weights: &mut dweights, parameters: &mut parameters };
         if balanced {
-            self.by_expert(tokens, before, doutput, gradients);
+            self.by_expert(tokens, before, doutput, filled);
         } else {
-            self.by_tile(tokens, before, doutput, gradients);
+            self.by_tile(tokens, before, doutput, filled);
         }
         let dtokens = wanted[0].then(|| self.routes.collect(dtokens, inputs, false));
         let Parameters { up, up_bias, down, down_bias } = parameters;
@@ -90,13 +100,8 @@ impl Experts<'_> {
     }
 
     /// One task per expert, the largest first.
-    fn by_expert(
-        &self,
-        tokens: &[f32],
-        before: &[f32],
-        doutput: &[f32],
-        (dtokens, dweights, parameters): (&mut [f32], &mut [f32], &mut Parameters),
-    ) {
+    fn by_expert(&self, tokens: &[f32], before: &[f32], doutput: &[f32], filled: Filled) {
+        let Filled { tokens: dtokens, weights: dweights, parameters } = filled;
         let Sizes { inputs, hidden, outputs } = self.sizes;
         let tiles = self.routes.tiles(usize::MAX);
         let up = stacked(&mut parameters.up, &tiles, inputs * hidden);
@@ -111,10 +116,11 @@ impl Experts<'_> {
         tasks.into_par_iter().with_max_len(1).for_each(
             |((tile, (tokens_part, weights)), ((up, down), (up_bias, down_bias)))| {
                 let count = tile.rows.len();
-                let mut copies = self.copies(count, inputs.max(outputs));
+                let mut output_copy = self.routes.room_for_copy(count, outputs);
+                let mut input_copy = self.routes.room_for_copy(count, inputs);
                 let mut dhidden = Scratch::new(count * hidden);
                 let mut activated = Scratch::new(count * hidden);
-                let rows = self.routes.gather(doutput, outputs, &tile.rows, &mut copies.0);
+                let rows = self.routes.gather(doutput, outputs, &tile.rows, &mut output_copy);
                 self.tile_backward(
                     tile,
                     before,
@@ -135,7 +141,7 @@ impl Experts<'_> {
                     multiply(down, Write::Replace, activated.transposed(), rows);
                 }
                 if !up.is_empty() {
-                    let rows = self.routes.gather(tokens, inputs, &tile.rows, &mut copies.1);
+                    let rows = self.routes.gather(tokens, inputs, &tile.rows, &mut input_copy);
                     let rows = Matrix::new(rows, count, inputs);
                     multiply(up, Write::Replace, rows.transposed(), dhidden);
                 }
@@ -143,20 +149,9 @@ impl Experts<'_> {
         );
     }
 
-    /// Room for two copies of `count` rows, if rows have to be copied at all.
-    fn copies(&self, count: usize, width: usize) -> (Scratch, Scratch) {
-        let length = if self.routes.tokens.is_some() { count * width } else { 0 };
-        (Scratch::new(length), Scratch::new(length))
-    }
-
     /// All tiles first, then the products of the weights, expert by expert on all threads.
-    fn by_tile(
-        &self,
-        tokens: &[f32],
-        before: &[f32],
-        doutput: &[f32],
-        (dtokens, dweights, parameters): (&mut [f32], &mut [f32], &mut Parameters),
-    ) {
+    fn by_tile(&self, tokens: &[f32], before: &[f32], doutput: &[f32], filled: Filled) {
+        let Filled { tokens: dtokens, weights: dweights, parameters } = filled;
         let Sizes { inputs, hidden, outputs } = self.sizes;
         let rows = self.routes.n_rows();
         let tiles = self.routes.tiles(rows_per_tile(rows));
@@ -170,8 +165,8 @@ impl Experts<'_> {
             .zip(split(&tiles, dweights, 1))
             .with_max_len(1)
             .map(|((((tile, dhidden), activated), dtokens), dweights)| {
-                let mut copies = self.copies(tile.rows.len(), outputs);
-                let rows = self.routes.gather(doutput, outputs, &tile.rows, &mut copies.0);
+                let mut copy = self.routes.room_for_copy(tile.rows.len(), outputs);
+                let rows = self.routes.gather(doutput, outputs, &tile.rows, &mut copy);
                 let (mut up_bias, mut down_bias) = (vec![0.0; hidden], vec![0.0; outputs]);
                 let gradients = TileGradients {
                     hidden: dhidden,
@@ -192,19 +187,20 @@ impl Experts<'_> {
         }
         for Tile { expert, rows } in self.routes.tiles(usize::MAX) {
             let count = rows.len();
-            let mut copies = self.copies(count, inputs.max(outputs));
             let of_rows = |values, width: usize| -> Matrix {
                 let values: &[f32] = values;
                 Matrix::new(&values[rows.start * width..rows.end * width], count, width)
             };
             if !parameters.up.is_empty() {
-                let input = self.routes.gather(tokens, inputs, &rows, &mut copies.0);
+                let mut copy = self.routes.room_for_copy(count, inputs);
+                let input = self.routes.gather(tokens, inputs, &rows, &mut copy);
                 let input = Matrix::new(input, count, inputs).transposed();
                 let up = &mut parameters.up[expert * inputs * hidden..][..inputs * hidden];
                 multiply_parallel(up, Write::Replace, input, of_rows(&dhidden, hidden));
             }
             if !parameters.down.is_empty() {
-                let gradient = self.routes.gather(doutput, outputs, &rows, &mut copies.1);
+                let mut copy = self.routes.room_for_copy(count, outputs);
+                let gradient = self.routes.gather(doutput, outputs, &rows, &mut copy);
                 let gradient = Matrix::new(gradient, count, outputs);
                 let down = &mut parameters.down[expert * hidden * outputs..][..hidden * outputs];
                 let activated = of_rows(&activated, hidden).transposed();
@@ -266,13 +262,4 @@ fn stacked<'v>(values: &'v mut [f32], tiles: &[Tile], size: usize) -> Vec<&'v mu
         .filter(|(expert, _)| wanted.next_if_eq(expert).is_some())
         .map(|(_, part)| part)
         .collect()
-}
-
-/// [`split`], or empty parts of empty values.
-fn split_or_empty<'v>(tiles: &[Tile], values: &'v mut [f32], width: usize) -> Vec<&'v mut [f32]> {
-    if values.is_empty() {
-        tiles.iter().map(|_| Default::default()).collect()
-    } else {
-        split(tiles, values, width)
-    }
 }

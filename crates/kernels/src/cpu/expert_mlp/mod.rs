@@ -116,20 +116,19 @@ impl<'a> Routes<'a> {
                 let first = tokens.get(rows.start).map_or(0, |token| *token as usize);
                 &values[first * width..][..rows.len() * width]
             }
-            Some(_) => {
+            Some(tokens) => {
                 let copy = &mut copy[..rows.len() * width];
-                self.copy_rows(values, width, rows, copy);
+                for (row, token) in copy.chunks_exact_mut(width).zip(&tokens[rows.clone()]) {
+                    row.copy_from_slice(&values[*token as usize * width..][..width]);
+                }
                 copy
             }
         }
     }
 
-    /// Copies the rows' tokens, if rows are not tokens themselves.
-    fn copy_rows(&self, values: &[f32], width: usize, rows: &Range<usize>, copy: &mut [f32]) {
-        let tokens = self.tokens.map_or(&[][..], |tokens| &tokens[rows.clone()]);
-        for (row, token) in copy.chunks_exact_mut(width).zip(tokens) {
-            row.copy_from_slice(&values[*token as usize * width..][..width]);
-        }
+    /// Room for [`gather`](Self::gather) to copy `count` rows, if rows are ever copied.
+    fn room_for_copy(&self, count: usize, width: usize) -> Scratch {
+        Scratch::new(if self.tokens.is_some() { count * width } else { 0 })
     }
 
     /// `[n_tokens, width]`: for every token the sum of its rows, weighted if `weighted`.
@@ -179,6 +178,15 @@ fn split<'v>(tiles: &[Tile], mut values: &'v mut [f32], width: usize) -> Vec<&'v
     parts.collect()
 }
 
+/// [`split`], or empty parts of empty values.
+fn split_or_empty<'v>(tiles: &[Tile], values: &'v mut [f32], width: usize) -> Vec<&'v mut [f32]> {
+    if values.is_empty() {
+        tiles.iter().map(|_| Default::default()).collect()
+    } else {
+        split(tiles, values, width)
+    }
+}
+
 impl Experts<'_> {
     fn up(&self, expert: usize) -> Matrix<'_> {
         let Sizes { inputs, hidden, .. } = self.sizes;
@@ -217,26 +225,14 @@ impl Experts<'_> {
         let rows = self.routes.n_rows();
         let tiles = self.routes.tiles(rows_per_tile(rows));
         let mut results = Scratch::new(rows * outputs);
-        let mut kept = keep.then(|| Scratch::new(rows * hidden));
-        let mut no_rows: Vec<&mut [f32]> = Vec::new();
-        let kept_tiles = match &mut kept {
-            Some(kept) => split(&tiles, kept, hidden),
-            None => {
-                no_rows.resize_with(tiles.len(), Default::default);
-                no_rows
-            }
-        };
+        let mut kept = Scratch::new(if keep { rows * hidden } else { 0 });
         tiles
             .par_iter()
             .zip(split(&tiles, &mut results, outputs))
-            .zip(kept_tiles)
+            .zip(split_or_empty(&tiles, &mut kept, hidden))
             .with_max_len(1)
             .for_each(|((Tile { expert, rows }, results), kept)| {
-                let mut copy = Scratch::new(if self.routes.tokens.is_some() {
-                    rows.len() * inputs
-                } else {
-                    0
-                });
+                let mut copy = self.routes.room_for_copy(rows.len(), inputs);
                 let input = self.routes.gather(tokens, inputs, rows, &mut copy);
                 let input = Matrix::new(input, rows.len(), inputs);
                 let mut activated = Scratch::new(rows.len() * hidden);
@@ -250,6 +246,6 @@ impl Experts<'_> {
                 let bias = self.down_bias(*expert);
                 results.chunks_exact_mut(outputs).for_each(|row| simd::add(row, bias));
             });
-        (self.routes.collect(results, outputs, true), kept)
+        (self.routes.collect(results, outputs, true), keep.then_some(kept))
     }
 }
