@@ -1,6 +1,11 @@
 //! One golden case: its arrays, its settings, and which of them have been compared.
 
-use std::{cell::RefCell, collections::BTreeMap, collections::BTreeSet, fs, path::Path};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
@@ -10,6 +15,7 @@ use serde_json::Value;
 #[derive(Debug)]
 pub struct Case {
     name: String,
+    folder: PathBuf,
     json: Value,
     arrays: BTreeMap<String, Array>,
     compared: RefCell<BTreeSet<String>>,
@@ -31,6 +37,7 @@ impl Case {
     /// Reads `NAME.json` and `NAME.safetensors`.
     pub fn load(json: &Path) -> Self {
         let name = json.file_stem().unwrap().to_string_lossy().into_owned();
+        let folder = json.parent().unwrap().to_owned();
         let bytes = fs::read(json.with_extension("safetensors")).unwrap();
         let json = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
         let arrays = SafeTensors::deserialize(&bytes).unwrap();
@@ -44,7 +51,12 @@ impl Case {
             (name.to_owned(), Array { shape: view.shape().to_vec(), values })
         });
         let arrays = arrays.collect();
-        Self { name, json, arrays, compared: RefCell::default() }
+        Self { name, folder, json, arrays, compared: RefCell::default() }
+    }
+
+    /// A file beside the case's own.
+    pub fn beside(&self, file: &str) -> PathBuf {
+        self.folder.join(file)
     }
 
     /// The case's name.

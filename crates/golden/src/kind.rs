@@ -27,6 +27,12 @@ pub enum Kind {
     SparseTransport,
     /// LIMoE's losses.
     LimoeLosses,
+    /// Whole V-MoEs.
+    VisionMoe,
+    /// Whole E³ models.
+    EnsembleModel,
+    /// Vision transformers in timm's layout.
+    Timm,
     /// Nothing in this workspace answers for it yet.
     NotYet,
 }
@@ -44,10 +50,10 @@ const KINDS: &[(&str, Kind)] = &[
     ("Entropic optimal-transport (Sinkhorn)", Kind::Sinkhorn),
     ("Sparsity-constrained OT router", Kind::SparseTransport),
     ("LIMoE router losses", Kind::LimoeLosses),
-    // Not yet: models, contrastive towers, optimisers, probes, metrics.
-    ("Tiny V-MoE Vision Transformer", Kind::NotYet),
-    ("Tiny ensemble V-MoE", Kind::NotYet),
-    ("timm VisionTransformer", Kind::NotYet),
+    ("Tiny V-MoE Vision Transformer", Kind::VisionMoe),
+    ("Tiny ensemble V-MoE", Kind::EnsembleModel),
+    ("timm VisionTransformer", Kind::Timm),
+    // Not yet: contrastive towers, optimisers, probes, metrics.
     ("Two-tower contrastive model", Kind::NotYet),
     ("on given gradients", Kind::NotYet),
     ("few-shot probe", Kind::NotYet),
@@ -60,5 +66,10 @@ impl Kind {
         let description = case.json()["description"].as_str().unwrap_or_default();
         let kind = KINDS.iter().find(|(words, _)| description.contains(words));
         kind.unwrap_or_else(|| panic!("nothing answers for \"{description}\"")).1
+    }
+
+    /// Whether the case is about routing, rather than about whole models or nothing yet.
+    pub fn is_routing(self) -> bool {
+        !matches!(self, Self::VisionMoe | Self::EnsembleModel | Self::Timm | Self::NotYet)
     }
 }

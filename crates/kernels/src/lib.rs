@@ -46,4 +46,6 @@ pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use mlp::mlp;
+/// Multiplies by the mask of a [`Dropout`]; the same everywhere, no fused form.
+pub use portable::dropout;
 pub use soft_moe::soft_moe;

@@ -60,6 +60,11 @@ pub fn mlp<const R: usize>(
     linear(drop_out(hidden, dropout, 0), down.0, Some(down.1))
 }
 
+/// [`crate::dropout`].
+pub fn dropout<const R: usize>(x: Tensor<R>, dropout: Dropout) -> Tensor<R> {
+    drop_out(x, Some(dropout), 0)
+}
+
 /// Multiplies by the mask of [`Dropout`], for values that start at index `first`.
 fn drop_out<const R: usize>(x: Tensor<R>, dropout: Option<Dropout>, first: usize) -> Tensor<R> {
     let Some(dropout) = dropout else { return x };

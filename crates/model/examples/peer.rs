@@ -79,7 +79,7 @@ fn moe(router: RouterConfig, backward: bool) -> Box<dyn FnMut()> {
     let tokens = random([IMAGES * TOKENS, WIDTH], 1.0, &device);
     let context = Context::inference(Layout::new(IMAGES, TOKENS));
     Box::new(move || {
-        let output = layer.forward(tokens.clone(), &context).expect("finite logits").output;
+        let output = layer.forward(tokens.clone(), &context, None).expect("finite logits").output;
         finish(output, backward);
     })
 }

@@ -1,14 +1,61 @@
-//! Layers and models of vision mixtures of experts.
+//! Layers, models, checkpoints and costs of vision mixtures of experts.
 //!
-//! The first inhabitant is [`MoeLayer`]: a router, its experts, and optionally an expert that every
-//! token passes.
+//! One module, [`VisionTransformer`], is every system of the papers; which one it is says its
+//! [`ModelConfig`], and a [`preset`] is a named value of that.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use omma_model::{Mode, apply_settings, preset};
+//! use omma_routing::Seed;
+//!
+//! // E³ with two members on a model that a laptop trains.
+//! let config = apply_settings(&preset("e3-tiny")?, &["classes=100", "depth=4"])?;
+//! let model = config.init(Seed::new(1), &Device::flex())?;
+//! let images = Tensor::zeros([3, 32, 32, 3], &Device::flex());
+//! let output = model.forward(images, &Mode::Inference)?;
+//! assert_eq!(output.predictions.logits.dims(), [2, 3, 100]); // [members, batch, classes]
+//! # Ok::<(), omma_model::ModelError>(())
+//! ```
+//!
+//! | folder | room for |
+//! |---|---|
+//! | `config/` | what a model is: sizes, placement, presets, `key=value` settings |
+//! | `layers/` | the parts, one file each |
+//! | `systems/` | what goes around a model: deep ensembles, MIMO's inputs, upcycling, adaptation |
+//! | `checkpoint/` | our files: names, checksums, atomic writes |
+//! | `import/` | other people's files: readers, tables of names, their definitions |
+//! | `cost/` | parameters and FLOPs from the configuration alone |
 
 #![forbid(unsafe_code)]
 
-mod experts;
-mod init;
-mod moe_layer;
+pub mod checkpoint;
+pub mod cost;
+pub mod import;
+pub mod systems;
 
-pub use experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
-pub use moe_layer::{MoeLayer, MoeLayerConfig, MoeOutput};
+mod config;
+mod error;
+mod layers;
+mod mode;
+mod parameters;
+mod predictions;
+mod tensors;
+mod vit;
+
+pub use config::{
+    BatchEnsembleConfig, FastWeights, FeedForwardKind, MimoConfig, ModelConfig, MoeConfig, MoeScope,
+    Normalisation, PRESETS, Placement, Pooling, Position, RouterKind, Tiling, apply_settings, preset,
+};
+pub use error::{ModelError, Result};
+pub use layers::{
+    Attention, AttentionPooling, BatchEnsembleMlp, Block, Dense, Embedding, Experts, ExpertsConfig,
+    FeedForward, LAYER_NORM_EPSILON, Mlp, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput, Norm,
+};
+pub use mode::Mode;
 pub use omma_kernels::Activation;
+pub use parameters::{
+    Parameter, ParameterValues, parameter_values, parameters, with_values,
+};
+pub use predictions::Predictions;
+pub use tensors::{FloatType, TensorInfo, TensorSource, open_tensors};
+pub use vit::{Output, Stage, VisionTransformer};

@@ -56,7 +56,7 @@ fn the_fused_layer_is_the_plan_applied_expert_by_expert() {
     for router in routers {
         let layer = layer(router, false, 0.0);
         let x = tokens(layout.rows());
-        let result = layer.forward(x.clone(), &Context::training(layout, Seed::new(1))).unwrap();
+        let result = layer.forward(x.clone(), &Context::training(layout, Seed::new(1)), None).unwrap();
         let literal = result.routing.plan.apply(x, |expert, rows| {
             let of = |stack: Tensor<3>| {
                 let [_, rows, columns] = stack.dims();
@@ -79,10 +79,10 @@ fn a_shared_expert_sees_every_token() {
     let layer = layer(dropless(4, 1), true, 0.0);
     let x = tokens(layout.rows());
     let context = Context::inference(layout);
-    let with = layer.forward(x.clone(), &context).unwrap().output;
+    let with = layer.forward(x.clone(), &context, None).unwrap().output;
     let mut without = layer.clone();
     let shared = without.shared.take().unwrap();
-    let routed = without.forward(x.clone(), &context).unwrap().output;
+    let routed = without.forward(x.clone(), &context, None).unwrap().output;
     assert_close(&with, &(routed + shared.forward(x, None)));
 }
 
@@ -93,7 +93,7 @@ fn a_soft_layer_runs_the_experts_it_is_told_to() {
     let pruned = Pruning { experts: vec![1], mode: PruneMode::Drop };
     let layer = layer(RouterConfig { pruning: pruned, ..RouterConfig::soft(4, 2) }, false, 0.0);
     let x = tokens(layout.rows());
-    let routing = layer.router.route(x.clone(), &Context::inference(layout)).unwrap();
+    let routing = layer.router.route(x.clone(), &Context::inference(layout), None).unwrap();
     let plan = routing.plan.as_soft().unwrap();
     let run = |experts: &[usize]| {
         let run = vec![experts.to_vec(); 2];
@@ -114,10 +114,10 @@ fn neighbours_do_not_matter_at_inference() {
         let x = tokens(images * per_image);
         let layout = |images| Layout::new(images, 3).tiled(members);
         let together =
-            layer.forward(x.clone(), &Context::inference(layout(images))).unwrap().output;
+            layer.forward(x.clone(), &Context::inference(layout(images)), None).unwrap().output;
         for image in [0, 17, 63] {
             let rows = |x: &Tensor<2>| x.clone().narrow(0, image * per_image, per_image);
-            let alone = layer.forward(rows(&x), &Context::inference(layout(1))).unwrap().output;
+            let alone = layer.forward(rows(&x), &Context::inference(layout(1)), None).unwrap().output;
             assert_close(&alone, &rows(&together));
         }
     }
@@ -130,9 +130,9 @@ fn dropout_follows_the_seed_and_stops_at_inference() {
     let x = tokens(layout.rows());
     let train = |seed| {
         let context = Context::training(layout, Seed::new(seed));
-        values(&layer.forward(x.clone(), &context).unwrap().output)
+        values(&layer.forward(x.clone(), &context, Some(context.seed)).unwrap().output)
     };
-    let infer = || values(&layer.forward(x.clone(), &Context::inference(layout)).unwrap().output);
+    let infer = || values(&layer.forward(x.clone(), &Context::inference(layout), None).unwrap().output);
     assert_eq!(train(1), train(1));
     assert_ne!(train(1), train(2));
     assert_eq!(infer(), infer());

@@ -5,10 +5,13 @@
 //! epsilon relative to `x`, and that of its derivative at most `2e-6`; see the tests. Where the result
 //! itself is tiny, for inputs far below zero, this is no relative accuracy.
 
+use serde::{Deserialize, Serialize};
+
 use super::simd::{exp, multiversion};
 
 /// The nonlinearity of an MLP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Activation {
     /// GELU by the error function (timm, DINOv2).
     GeluErf,

@@ -2,12 +2,13 @@
 
 use burn::{
     module::{Module, Param},
-    tensor::{Device, Tensor},
+    tensor::{Device, Int, Tensor},
 };
 use omma_kernels::{Activation, Dispatch, Dropout, ExpertParameters, expert_mlp, mlp, soft_moe};
 use omma_routing::{Seed, SoftPlan, SparsePlan};
+use rand::RngExt;
 
-use crate::init::{normal, xavier};
+use super::init::{normal, xavier};
 
 /// Standard deviation of the biases of a fresh MLP (ViT).
 const BIAS_DEVIATION: f32 = 1e-6;
@@ -53,21 +54,25 @@ impl MlpConfig {
         }
     }
 
-    /// Dropout of this network in one training step; none at inference.
-    fn dropout(&self, seed: Option<Seed>) -> Option<Dropout> {
-        use rand::RngExt;
+    /// Dropout of this network under the step's seed; none without a seed.
+    pub(crate) fn dropout_in(&self, seed: Option<Seed>) -> Option<Dropout> {
         let seed = seed.filter(|_| self.dropout > 0.0)?;
         Some(Dropout { rate: self.dropout, seed: seed.named("dropout").rng().random() })
     }
 }
 
 impl Mlp {
-    /// - `x`: `[..., D]`; `training`: the step's seed, while training
+    /// What this network is.
+    pub fn config(&self) -> &MlpConfig {
+        &self.config
+    }
+
+    /// - `x`: `[..., D]`; `dropout`: the step's seed, where hidden values are dropped
     /// - returns: `[..., D]`
-    pub fn forward<const R: usize>(&self, x: Tensor<R>, training: Option<Seed>) -> Tensor<R> {
+    pub fn forward<const R: usize>(&self, x: Tensor<R>, dropout: Option<Seed>) -> Tensor<R> {
         let up = (self.up.val(), self.up_bias.val());
         let down = (self.down.val(), self.down_bias.val());
-        mlp(x, up, down, self.config.activation, self.config.dropout(training))
+        mlp(x, up, down, self.config.activation, self.config.dropout_in(dropout))
     }
 }
 
@@ -127,19 +132,54 @@ impl Experts {
         &self,
         tokens: Tensor<2>,
         plan: &SparsePlan,
-        training: Option<Seed>,
+        dropout: Option<Seed>,
     ) -> Tensor<2> {
         let rows = plan.expanded();
         let [n_tokens, _] = tokens.dims();
         let dispatch = Dispatch::new(rows.offsets(), rows.tokens(), n_tokens);
-        expert_mlp(
-            tokens,
-            rows.weights().clone(),
-            self.parameters(),
-            &dispatch,
-            self.config.mlp.activation,
-            self.config.mlp.dropout(training),
-        )
+        self.run(tokens, rows.weights().clone(), &dispatch, dropout)
+    }
+
+    /// Runs the experts on a sparse plan and keeps the contributions of a token's choices apart
+    /// (multi-pred, paper 000 eq. 3). A dropped choice contributes zeros.
+    ///
+    /// - `tokens`: `[N, D]`
+    /// - returns: one `[N, D]` for each of `choices` choices
+    pub fn forward_choices(
+        &self,
+        tokens: Tensor<2>,
+        plan: &SparsePlan,
+        choices: usize,
+        dropout: Option<Seed>,
+    ) -> Vec<Tensor<2>> {
+        let rows = plan.expanded();
+        let [n_tokens, _] = tokens.dims();
+        let of_choice = |choice: usize| {
+            let is_it = |row: &usize| rows.choices()[*row] as usize == choice;
+            let kept: Vec<usize> = (0..rows.n_assignments()).filter(is_it).collect();
+            let before = |end: &usize| kept.partition_point(|row| row < end);
+            let offsets: Vec<usize> = rows.offsets().iter().map(before).collect();
+            let of_tokens: Vec<u32> = kept.iter().map(|row| rows.tokens()[*row]).collect();
+            let dispatch = Dispatch::new(offsets, of_tokens, n_tokens);
+            let index: Vec<i32> = kept.iter().map(|row| *row as i32).collect();
+            let index = Tensor::<1, Int>::from_data(index.as_slice(), &tokens.device());
+            let weights = rows.weights().clone().select(0, index);
+            let dropout = dropout.map(|seed| seed.named("choice").numbered(choice as u64));
+            self.run(tokens.clone(), weights, &dispatch, dropout)
+        };
+        (0..choices).map(of_choice).collect()
+    }
+
+    fn run(
+        &self,
+        tokens: Tensor<2>,
+        weights: Tensor<1>,
+        dispatch: &Dispatch,
+        dropout: Option<Seed>,
+    ) -> Tensor<2> {
+        let MlpConfig { activation, .. } = self.config.mlp;
+        let dropout = self.config.mlp.dropout_in(dropout);
+        expert_mlp(tokens, weights, self.parameters(), dispatch, activation, dropout)
     }
 
     /// Runs the experts on a soft plan, all that it has, or for every group only those in `run`, which
@@ -152,7 +192,7 @@ impl Experts {
         tokens: Tensor<2>,
         plan: &SoftPlan,
         run: Option<&[Vec<usize>]>,
-        training: Option<Seed>,
+        dropout: Option<Seed>,
     ) -> Tensor<2> {
         let [rows, width] = tokens.dims();
         let groups = plan.n_groups();
@@ -168,7 +208,7 @@ impl Experts {
             parameters,
             run.as_deref(),
             self.config.mlp.activation,
-            self.config.mlp.dropout(training),
+            self.config.mlp.dropout_in(dropout),
         );
         output.reshape([rows, width])
     }

@@ -1,0 +1,77 @@
+//! What can go wrong between a configuration, a file and a model.
+
+use std::{io, path::PathBuf};
+
+use omma_routing::RoutingError;
+use thiserror::Error;
+
+/// A result of this crate.
+pub type Result<T, E = ModelError> = std::result::Result<T, E>;
+
+/// What can go wrong.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "every message says what its fields are")]
+pub enum ModelError {
+    #[error("{name} is 0")]
+    Zero { name: &'static str },
+    #[error("a width of {width} cannot be cut into {heads} heads")]
+    Heads { width: usize, heads: usize },
+    #[error("an image of {resolution} pixels has no patch of {patch} pixels")]
+    Resolution { resolution: usize, patch: usize },
+    #[error("a dropout rate is at least 0 and below 1, not {rate}")]
+    Dropout { rate: f32 },
+    #[error("{left} and {right} do not go together")]
+    Incompatible { left: &'static str, right: &'static str },
+    #[error("placement {placement} does not fit {depth} blocks: {why}")]
+    Placement { placement: String, depth: usize, why: &'static str },
+    #[error(
+        "\"{text}\" is not a placement: write last-2, tail-2, every-2, or a list of blocks like 1,3"
+    )]
+    PlacementSyntax { text: String },
+    #[error("there is no preset \"{name}\"{hint}")]
+    UnknownPreset { name: String, hint: String },
+    #[error("there is no setting \"{key}\"{hint}")]
+    UnknownSetting { key: String, hint: String },
+    #[error("{key} cannot be {value}: {why}")]
+    BadSetting { key: String, value: String, why: String },
+    #[error("\"{text}\" is not a setting: write key=value, as in moe.experts=8")]
+    SettingSyntax { text: String },
+    #[error("{what}: expected {expected:?}, found {found:?}")]
+    Shape { what: String, expected: Vec<usize>, found: Vec<usize> },
+    #[error("an ensemble needs members that agree: {what} is {first} in the first and {other} in another")]
+    Ensemble { what: &'static str, first: usize, other: usize },
+    #[error("an ensemble of nothing")]
+    EmptyEnsemble,
+    #[error(transparent)]
+    Routing(#[from] RoutingError),
+
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is not a checkpoint: {why}")]
+    NotACheckpoint { path: PathBuf, why: String },
+    #[error("{path} is cut off: {why}; copy it again or go back to an earlier one")]
+    Truncated { path: PathBuf, why: String },
+    #[error("{path} is damaged: tensor \"{tensor}\" does not have its checksum; copy it again or go back to an earlier one")]
+    Checksum { path: PathBuf, tensor: String },
+    #[error("{path} does not fit its configuration: tensor \"{tensor}\" should be {expected:?} and is {found:?}")]
+    TensorShape { path: PathBuf, tensor: String, expected: Vec<usize>, found: Vec<usize> },
+    #[error("{path} lacks tensor \"{tensor}\"")]
+    MissingTensor { path: PathBuf, tensor: String },
+    #[error("{path} has tensors that the model has no place for: {}", tensors.join(", "))]
+    UnusedTensors { path: PathBuf, tensors: Vec<String> },
+    #[error("{path}: tensor \"{tensor}\" holds {dtype}, which is not a type of floats that is read here")]
+    TensorType { path: PathBuf, tensor: String, dtype: String },
+    #[error("{path}: {why}")]
+    Import { path: PathBuf, why: String },
+    #[error("{why}")]
+    Adapt { why: String },
+}
+
+impl ModelError {
+    /// An error of the file system, with the path it happened at.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        |source| Self::Io { path, source }
+    }
+}

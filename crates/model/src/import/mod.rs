@@ -1,0 +1,117 @@
+//! Other people's checkpoints.
+//!
+//! A [`Family`] is a way of naming and laying out a vision transformer's tensors. Each is one table
+//! from our parameters to theirs, and a function that reads a [`ModelConfig`] off the tensors'
+//! shapes. Nothing is left over silently: a tensor that the table does not use is an error, unless
+//! the family lists it as one that the model does not need, and then the mapping says so.
+
+mod definition;
+mod family;
+mod flax;
+mod huggingface;
+mod recipe;
+mod timm;
+
+use std::{collections::BTreeSet, path::Path};
+
+use burn::tensor::Device;
+use omma_routing::Seed;
+
+pub use self::{definition::largest_difference, family::Family};
+use crate::{
+    config::{ModelConfig, apply_settings},
+    error::{ModelError, Result},
+    parameters::with_values,
+    tensors::{TensorSource, open_tensors},
+    vit::VisionTransformer,
+};
+
+/// Which tensors became which parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapped {
+    /// Our parameter; nothing if the tensors are not needed.
+    pub parameter: Option<String>,
+    /// Their tensors.
+    pub tensors: Vec<String>,
+    /// What happened to them on the way.
+    pub how: String,
+    /// The parameter's shape.
+    pub shape: Vec<usize>,
+}
+
+/// A checkpoint of another project as a model of ours.
+#[derive(Debug)]
+pub struct Imported {
+    /// Whose names it had.
+    pub family: Family,
+    /// The model.
+    pub model: VisionTransformer,
+    /// Where every parameter comes from, and what was not needed.
+    pub mapping: Vec<Mapped>,
+}
+
+/// Reads a checkpoint of any known family; `settings` correct what shapes cannot tell, such as
+/// `heads=6`.
+pub fn import<S: AsRef<str>>(path: &Path, settings: &[S], device: &Device) -> Result<Imported> {
+    let path = &tensor_file(path)?;
+    let mut source = open_tensors(path)?;
+    let family = Family::of(source.as_ref())?;
+    let config = family.config(source.as_ref())?;
+    let config = apply_settings(&config, settings)?;
+    import_from(source.as_mut(), family, &config, device)
+}
+
+/// The file of tensors at a path, which may be a folder as Hugging Face lays it out.
+pub fn tensor_file(path: &Path) -> Result<std::path::PathBuf> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let names = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"];
+    let found = names.iter().map(|name| path.join(name)).find(|file| file.exists());
+    found.ok_or_else(|| ModelError::NotACheckpoint {
+        path: path.into(),
+        why: format!("the folder has none of {}", names.join(", ")),
+    })
+}
+
+/// Reads a model of a known configuration.
+pub fn import_from(
+    source: &mut dyn TensorSource,
+    family: Family,
+    config: &ModelConfig,
+    device: &Device,
+) -> Result<Imported> {
+    let model = config.init(Seed::new(0), device)?;
+    let mut unused: BTreeSet<String> = source.tensors().keys().cloned().collect();
+    let mut mapping = Vec::new();
+    let model = with_values(model, |parameter| {
+        let recipe = family.recipe(&parameter.name, source)?;
+        let values = recipe.run(parameter, source)?;
+        for tensor in &recipe.tensors {
+            unused.remove(tensor);
+        }
+        mapping.push(Mapped {
+            parameter: Some(parameter.name.clone()),
+            how: recipe.how.to_string(),
+            tensors: recipe.tensors,
+            shape: parameter.shape.clone(),
+        });
+        Ok(values)
+    })?;
+    let mut left = Vec::new();
+    for tensor in unused {
+        match family.not_needed(&tensor) {
+            Some(why) => mapping.push(Mapped {
+                parameter: None,
+                how: why.to_owned(),
+                shape: source.tensors()[&tensor].shape.clone(),
+                tensors: vec![tensor],
+            }),
+            None => left.push(tensor),
+        }
+    }
+    match left.is_empty() {
+        true => Ok(Imported { family, model, mapping }),
+        false => Err(ModelError::UnusedTensors { path: source.path().into(), tensors: left }),
+    }
+}

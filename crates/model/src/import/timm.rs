@@ -1,0 +1,126 @@
+//! timm's vision transformers, and DINOv2's, which have the same names but for registers.
+
+use omma_kernels::Activation;
+
+use super::{
+    family::{Family, Rule, Shapes},
+    recipe::{How, Recipe},
+};
+use crate::{
+    config::{ModelConfig, Normalisation, Pooling, Position},
+    error::Result,
+    tensors::TensorSource,
+};
+
+pub(super) const RULES: &[Rule] = &[
+    ("embed.weight", How::Convolution, &["patch_embed.proj.weight"]),
+    ("embed.bias", How::Same, &["patch_embed.proj.bias"]),
+    ("embed.class_token", How::Same, &["cls_token"]),
+    ("embed.registers", How::Same, &["reg_token"]),
+    ("embed.registers", How::Same, &["register_tokens"]),
+    ("embed.position", How::Same, &["pos_embed"]),
+    ("blocks.{}.norm1.gamma", How::Same, &["blocks.{}.norm1.weight"]),
+    ("blocks.{}.norm1.beta", How::Same, &["blocks.{}.norm1.bias"]),
+    ("blocks.{}.attention.qkv", How::Transposed, &["blocks.{}.attn.qkv.weight"]),
+    ("blocks.{}.attention.qkv_bias", How::Same, &["blocks.{}.attn.qkv.bias"]),
+    ("blocks.{}.attention.q_norm", How::Same, &["blocks.{}.attn.q_norm.weight"]),
+    ("blocks.{}.attention.k_norm", How::Same, &["blocks.{}.attn.k_norm.weight"]),
+    ("blocks.{}.attention.out", How::Transposed, &["blocks.{}.attn.proj.weight"]),
+    ("blocks.{}.attention.out_bias", How::Same, &["blocks.{}.attn.proj.bias"]),
+    ("blocks.{}.scale1", How::Same, &["blocks.{}.ls1.gamma"]),
+    ("blocks.{}.norm2.gamma", How::Same, &["blocks.{}.norm2.weight"]),
+    ("blocks.{}.norm2.beta", How::Same, &["blocks.{}.norm2.bias"]),
+    ("blocks.{}.feed_forward.up", How::Transposed, &["blocks.{}.mlp.fc1.weight"]),
+    ("blocks.{}.feed_forward.up_bias", How::Same, &["blocks.{}.mlp.fc1.bias"]),
+    ("blocks.{}.feed_forward.down", How::Transposed, &["blocks.{}.mlp.fc2.weight"]),
+    ("blocks.{}.feed_forward.down_bias", How::Same, &["blocks.{}.mlp.fc2.bias"]),
+    ("blocks.{}.scale2", How::Same, &["blocks.{}.ls2.gamma"]),
+    ("norm.gamma", How::Same, &["norm.weight"]),
+    ("norm.gamma", How::Same, &["fc_norm.weight"]),
+    ("norm.beta", How::Same, &["norm.bias"]),
+    ("norm.beta", How::Same, &["fc_norm.bias"]),
+    ("head.weight", How::Transposed, &["head.weight"]),
+    ("head.bias", How::Same, &["head.bias"]),
+];
+
+/// Heads are not to be seen in a fused matrix; all of timm's and DINOv2's ViTs up to L have 64 features
+/// in one, and wider ones 80 or more in one of 16.
+fn heads(width: usize) -> usize {
+    match width {
+        1280.. => 16,
+        _ => (width / 64).max(1),
+    }
+}
+
+/// Positions of registers and class token, which we keep in the tokens themselves.
+fn positions_of_prefix(shapes: &Shapes) -> Result<(usize, usize, usize)> {
+    let [_, positions, _] = shapes.get::<3>("pos_embed")?;
+    let registers = ["reg_token", "register_tokens"];
+    let registers = registers.iter().find_map(|name| shapes.find(name)).map_or(0, |shape| shape[1]);
+    let class_token = usize::from(shapes.has("cls_token"));
+    Ok((positions, registers, class_token))
+}
+
+pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
+    let [width, channels, patch, _] = shapes.get::<4>("patch_embed.proj.weight")?;
+    let (positions, registers, class_token) = positions_of_prefix(shapes)?;
+    let grid = |extra: usize| positions.checked_sub(extra).and_then(|n| shapes.side(n).ok());
+    let prefix = class_token + registers;
+    let (side, position) = match (grid(class_token), grid(prefix), grid(0)) {
+        (Some(side), ..) if class_token == 1 => (side, Position::Learned),
+        (_, Some(side), _) => (side, Position::LearnedPatches), // folded into the tokens
+        (_, _, Some(side)) => (side, Position::LearnedPatches),
+        _ => return Err(shapes.fault(format!("{positions} positions are not those of a square grid"))),
+    };
+    let [mlp, _] = shapes.get::<2>("blocks.0.mlp.fc1.weight")?;
+    let pooling = match shapes.has("fc_norm.weight") {
+        true => Pooling::PatchMean,
+        false if class_token == 1 => Pooling::Token,
+        false => Pooling::Mean,
+    };
+    let dino = family == Family::Dinov2 || shapes.has("blocks.0.ls1.gamma") && patch == 14;
+    Ok(ModelConfig {
+        resolution: side * patch,
+        position_resolution: None,
+        channels,
+        patch,
+        width,
+        depth: shapes.count("blocks.{}.norm1.weight"),
+        heads: heads(width),
+        mlp,
+        activation: Activation::GeluErf,
+        qk_norm: shapes.has("blocks.0.attn.q_norm.weight"),
+        layer_scale: shapes.has("blocks.0.ls1.gamma").then_some(1e-5),
+        class_token: class_token == 1,
+        registers,
+        position,
+        pooling,
+        classes: shapes.find("head.weight").map_or(0, |shape| shape[0]),
+        normalisation: if dino { Normalisation::IMAGENET } else { Normalisation::SYMMETRIC },
+        ..ModelConfig::default()
+    })
+}
+
+/// Where positions cover class and register tokens together, they are added to those tokens once and
+/// for all. DINOv2's own files give registers no position.
+pub(super) fn with_positions(parameter: &str, recipe: Recipe, source: &dyn TensorSource) -> Recipe {
+    let find = |end: &str| source.tensors().iter().find(|(name, _)| name.ends_with(end));
+    let registers = find("reg_token").or(find("register_tokens"));
+    let registers = registers.map_or(0, |(_, info)| info.shape[1]);
+    let class_token = usize::from(find("cls_token").is_some());
+    let Some((name, info)) = find("pos_embed") else { return recipe };
+    let square = |n: usize| n.isqrt().pow(2) == n;
+    let all = info.shape[1];
+    let prefix = class_token + registers;
+    let folded = registers > 0 && !square(all - class_token) && all >= prefix && square(all - prefix);
+    if !folded {
+        return recipe;
+    }
+    let with = |how| Recipe { how, tensors: vec![recipe.tensors[0].clone(), name.clone()] };
+    match parameter {
+        "embed.class_token" => with(How::PlusFirst),
+        "embed.registers" if class_token == 1 => with(How::PlusNext),
+        "embed.position" => Recipe { how: How::Without(prefix), tensors: recipe.tensors },
+        _ => recipe,
+    }
+}

@@ -1,0 +1,118 @@
+//! From pixels to tokens.
+
+use burn::{
+    module::{Module, Param},
+    tensor::{Device, Tensor},
+};
+use omma_kernels::linear;
+use omma_routing::Seed;
+
+use super::{
+    init::{constant, normal, xavier},
+    position::{interpolate, sincos2d},
+};
+use crate::config::{ModelConfig, Position};
+
+/// Cuts an image into patches, projects them, and puts class and register tokens in front.
+#[derive(Module, Debug)]
+pub struct Embedding {
+    /// `[patch · patch · channels, D]`, pixels in the order row, column, channel.
+    pub weight: Param<Tensor<2>>,
+    /// `[D]`.
+    pub bias: Param<Tensor<1>>,
+    /// `[D]`.
+    pub class_token: Option<Param<Tensor<1>>>,
+    /// `[R, D]`.
+    pub registers: Option<Param<Tensor<2>>>,
+    /// `[side · side, D]`, in front of them one for the class token if that has a position.
+    pub position: Option<Param<Tensor<2>>>,
+    #[module(skip)]
+    patch: usize,
+    #[module(skip)]
+    kind: Position,
+}
+
+impl Embedding {
+    /// Xavier uniform patches, tokens and positions near 0. With MIMO the images of a forward pass
+    /// lie beside each other on the channel axis.
+    pub fn new(config: &ModelConfig, seed: Seed, device: &Device) -> Self {
+        let ModelConfig { width, patch, registers, .. } = *config;
+        let inputs = config.mimo.as_ref().map_or(1, |mimo| mimo.members);
+        let pixels = patch * patch * config.channels * inputs;
+        let side = config.position_grid();
+        let positions = match config.position {
+            Position::Learned => Some(side * side + usize::from(config.class_token)),
+            Position::LearnedPatches => Some(side * side),
+            Position::Sincos2d | Position::None => None,
+        };
+        let positions =
+            positions.map(|n| normal([n, width], 0.02, seed.named("position"), device));
+        let registers = (registers > 0)
+            .then(|| normal([registers, width], 1e-6, seed.named("registers"), device));
+        Self {
+            weight: xavier([pixels, width], (pixels, width), seed.named("patch"), device),
+            bias: constant([width], 0.0, device),
+            class_token: config.class_token.then(|| constant([width], 0.0, device)),
+            registers,
+            position: positions,
+            patch,
+            kind: config.position,
+        }
+    }
+
+    /// - `images`: `[B, H, W, channels]`; a margin narrower than a patch is cut off
+    /// - returns: `[B, T, D]`: class token, registers, patches row by row
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<3> {
+        let [batch, height, width, channels] = images.dims();
+        let patch = self.patch;
+        let (rows, columns) = (height / patch, width / patch);
+        let images = match (height, width) == (rows * patch, columns * patch) {
+            true => images,
+            false => images.slice([0..batch, 0..rows * patch, 0..columns * patch, 0..channels]),
+        };
+        let patches = images
+            .reshape([batch, rows, patch, columns, patch * channels])
+            .swap_dims(2, 3) // [B, rows, columns, patch, patch · channels]
+            .reshape([batch, rows * columns, patch * patch * channels]);
+        let patches = linear(patches, self.weight.val(), Some(self.bias.val())); // [B, P, D]
+        let [_, _, features] = patches.dims();
+        let device = patches.device();
+
+        let class_position = match (&self.position, &self.class_token, self.kind) {
+            (Some(position), Some(_), Position::Learned) => {
+                Some(position.val().slice([0..1, 0..features]))
+            }
+            _ => None,
+        };
+        let first = usize::from(class_position.is_some());
+        let positions = self.position.as_ref().map(|position| {
+            let [all, _] = position.dims();
+            interpolate(position.val().slice([first..all, 0..features]), (rows, columns))
+        });
+        let positions = match self.kind {
+            Position::Sincos2d => Some(sincos2d((rows, columns), features, &device)),
+            _ => positions,
+        };
+        let patches = match positions {
+            Some(positions) => patches + positions.unsqueeze::<3>(),
+            None => patches,
+        };
+        let class_token = self.class_token.as_ref().map(|token| {
+            let token = token.val().unsqueeze::<2>(); // [1, D]
+            class_position.map_or(token.clone(), |position| token + position)
+        });
+        let registers = self.registers.as_ref().map(Param::val);
+        let prefix: Vec<Tensor<3>> = [class_token, registers]
+            .into_iter()
+            .flatten()
+            .map(|tokens| {
+                let [n, _] = tokens.dims();
+                tokens.unsqueeze::<3>().expand([batch, n, features])
+            })
+            .collect();
+        match prefix.is_empty() {
+            true => patches,
+            false => Tensor::cat(prefix.into_iter().chain([patches]).collect(), 1),
+        }
+    }
+}

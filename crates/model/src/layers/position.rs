@@ -1,0 +1,99 @@
+//! Where patches are: the fixed code, and learned grids at another size.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+/// The sin-cos code of a grid (vmoe, big_vision): with `q = D/4` and `ω_k = 10000^(-k/(q-1))`, patch
+/// (row `y`, column `x`) gets `[sin xω, cos xω, sin yω, cos yω]`.
+///
+/// - returns: `[rows · columns, D]`
+pub(crate) fn sincos2d(
+    (rows, columns): (usize, usize),
+    width: usize,
+    device: &Device,
+) -> Tensor<2> {
+    let quarter = width / 4;
+    let frequency = |k: usize| 10_000f64.powf(-(k as f64) / (quarter.max(2) - 1) as f64);
+    let frequencies: Vec<f64> = (0..quarter).map(frequency).collect();
+    let mut code = Vec::with_capacity(rows * columns * width);
+    for y in 0..rows {
+        for x in 0..columns {
+            for place in [x as f64, y as f64] {
+                code.extend(frequencies.iter().map(|w| (place * w).sin() as f32));
+                code.extend(frequencies.iter().map(|w| (place * w).cos() as f32));
+            }
+        }
+    }
+    Tensor::from_data(TensorData::new(code, [rows * columns, width]), device)
+}
+
+/// A square grid of vectors at another size, by bicubic interpolation with pixel centres at half
+/// integers (as PyTorch does it without aligned corners, which is what DINOv2 uses).
+///
+/// - `grid`: `[side · side, D]`
+/// - returns: `[rows · columns, D]`
+pub(crate) fn interpolate(grid: Tensor<2>, (rows, columns): (usize, usize)) -> Tensor<2> {
+    let [patches, width] = grid.dims();
+    let side = patches.isqrt();
+    if (rows, columns) == (side, side) {
+        return grid;
+    }
+    let device = grid.device();
+    let vertical = grid.reshape([side, side * width]);
+    let vertical = bicubic(side, rows, &device).matmul(vertical); // [rows, side · D]
+    let across = vertical.reshape([rows, side, width]).swap_dims(0, 1); // [side, rows, D]
+    let across = bicubic(side, columns, &device).matmul(across.reshape([side, rows * width]));
+    across.reshape([columns, rows, width]).swap_dims(0, 1).reshape([rows * columns, width])
+}
+
+/// `[to, from]`: each output as a weighted sum of the inputs.
+fn bicubic(from: usize, to: usize, device: &Device) -> Tensor<2> {
+    const A: f64 = -0.75;
+    let weight = |distance: f64| {
+        let d = distance.abs();
+        match d {
+            _ if d <= 1.0 => (A + 2.0) * d.powi(3) - (A + 3.0) * d.powi(2) + 1.0,
+            _ if d < 2.0 => A * (d.powi(3) - 5.0 * d.powi(2) + 8.0 * d - 4.0),
+            _ => 0.0,
+        }
+    };
+    let mut weights = vec![0.0f32; to * from];
+    for output in 0..to {
+        let centre = (output as f64 + 0.5) * from as f64 / to as f64 - 0.5;
+        for tap in -1..=2 {
+            let place = centre.floor() + f64::from(tap);
+            let input = place.clamp(0.0, (from - 1) as f64) as usize;
+            weights[output * from + input] += weight(centre - place) as f32;
+        }
+    }
+    Tensor::from_data(TensorData::new(weights, [to, from]), device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(tensor: Tensor<2>) -> Vec<f32> {
+        tensor.try_into_vec_as().unwrap()
+    }
+
+    /// `torch.nn.functional.interpolate(torch.arange(9.).reshape(1, 1, 3, 3), (2, 4), mode="bicubic")`.
+    #[test]
+    fn interpolation_is_that_of_pytorch() {
+        let grid: Vec<f32> = (0..9).map(|i| i as f32).collect();
+        let grid = Tensor::from_data(TensorData::new(grid, [9, 1]), &Device::flex());
+        let found = values(interpolate(grid, (2, 4)));
+        let expected =
+            [0.714_6, 1.409_0, 2.191_6, 2.885_9, 5.114_1, 5.808_4, 6.591_0, 7.285_4].map(|v: f32| v);
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 2e-4, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn a_constant_grid_stays_constant() {
+        let grid = Tensor::full([16, 3], 2.5, &Device::flex());
+        for value in values(interpolate(grid, (7, 3))) {
+            assert!((value - 2.5).abs() < 1e-6);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The parameters of a model by name.
+//!
+//! A name is the path of a parameter through the modules, joined with dots; the kind of a block's
+//! feed-forward network is not part of it, because the configuration says that.
+//! `blocks.3.feed_forward.experts.up` is an example.
+
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param},
+    tensor::{Tensor, TensorData},
+};
+
+use crate::{
+    error::{ModelError, Result},
+    vit::VisionTransformer,
+};
+
+/// The way to a parameter through the modules.
+#[derive(Default)]
+struct Path(Vec<String>);
+
+impl Path {
+    fn enter(&mut self, name: &str, container: &str) {
+        let variant = container.starts_with("Enum");
+        self.0.push(if variant { String::new() } else { name.to_owned() });
+    }
+
+    fn exit(&mut self) {
+        self.0.pop();
+    }
+
+    fn name(&self) -> String {
+        let parts = self.0.iter().filter(|part| !part.is_empty());
+        parts.map(String::as_str).collect::<Vec<_>>().join(".")
+    }
+}
+
+/// A parameter of a model, which may not have been drawn yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its path through the modules.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+/// Names and shapes of all parameters, in the order of the modules; no value is computed.
+pub fn parameters(model: &VisionTransformer) -> Vec<Parameter> {
+    struct List(Path, Vec<Parameter>);
+    impl ModuleVisitor for List {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let shape = param.lazy_shape().to_vec();
+            self.1.push(Parameter { name: self.0.name(), shape });
+        }
+    }
+    let mut list = List(Path::default(), Vec::new());
+    model.visit(&mut list);
+    list.1
+}
+
+/// A parameter and a handle to its values, which are copied when they are asked for.
+pub struct ParameterValues {
+    /// Which one.
+    pub parameter: Parameter,
+    read: Box<dyn Fn() -> Vec<f32>>,
+}
+
+impl ParameterValues {
+    /// The values, row by row.
+    pub fn read(&self) -> Vec<f32> {
+        (self.read)()
+    }
+}
+
+/// All parameters with their values, in the order of the modules.
+pub fn parameter_values(model: &VisionTransformer) -> Vec<ParameterValues> {
+    struct Collect(Path, Vec<ParameterValues>);
+    impl ModuleVisitor for Collect {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val().detach();
+            let parameter = Parameter { name: self.0.name(), shape: value.dims().to_vec() };
+            let read = move || value.clone().try_into_vec_as().expect("parameters are floats");
+            self.1.push(ParameterValues { parameter, read: Box::new(read) });
+        }
+    }
+    let mut all = Collect(Path::default(), Vec::new());
+    model.visit(&mut all);
+    all.1
+}
+
+/// Gives every parameter the values that `values` has for its name and shape; a fresh model's own are
+/// never drawn, so memory holds each parameter once.
+pub fn with_values(
+    model: VisionTransformer,
+    values: impl FnMut(&Parameter) -> Result<Vec<f32>>,
+) -> Result<VisionTransformer> {
+    struct Fill<F>(Path, F, Option<ModelError>);
+    impl<F: FnMut(&Parameter) -> Result<Vec<f32>>> ModuleMapper for Fill<F> {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            if self.2.is_some() {
+                return param;
+            }
+            let parameter = Parameter { name: self.0.name(), shape: param.lazy_shape().to_vec() };
+            match (self.1)(&parameter) {
+                Ok(values) => {
+                    let device = param.lazy_device();
+                    let data = TensorData::new(values, parameter.shape.as_slice());
+                    let id = param.id;
+                    param.transform_for_load(Tensor::from_data(data, &device), id)
+                }
+                Err(error) => {
+                    self.2 = Some(error);
+                    param
+                }
+            }
+        }
+    }
+    let mut fill = Fill(Path::default(), values, None);
+    let model = model.map(&mut fill);
+    match fill.2 {
+        Some(error) => Err(error),
+        None => Ok(model),
+    }
+}

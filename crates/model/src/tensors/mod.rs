@@ -1,0 +1,154 @@
+//! Files of named tensors, read one tensor at a time.
+
+mod npz;
+mod pytorch;
+mod safetensors;
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use half::{bf16, f16};
+
+pub(crate) use self::safetensors::SafetensorsFile;
+use self::{npz::NpzFile, pytorch::PytorchFile};
+use crate::error::{ModelError, Result};
+
+/// How numbers are stored. Everything becomes `f32` when it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloatType {
+    /// 64 bits.
+    F64,
+    /// 32 bits.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `f32`.
+    Bf16,
+}
+
+impl FloatType {
+    fn size(self) -> usize {
+        match self {
+            Self::F64 => 8,
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// Little-endian bytes as numbers.
+    pub(crate) fn decode(self, bytes: &[u8]) -> Vec<f32> {
+        fn read<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+            bytes.chunks_exact(N).map(|chunk| value(chunk.try_into().expect("N bytes"))).collect()
+        }
+        match self {
+            Self::F64 => read(bytes, |b| f64::from_le_bytes(b) as f32),
+            Self::F32 => read(bytes, f32::from_le_bytes),
+            Self::F16 => read(bytes, |b| f16::from_le_bytes(b).to_f32()),
+            Self::Bf16 => read(bytes, |b| bf16::from_le_bytes(b).to_f32()),
+        }
+    }
+}
+
+/// What a file says about one of its tensors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// How its numbers are stored, or the name of a type that is none of those.
+    pub dtype: std::result::Result<FloatType, String>,
+}
+
+/// Named tensors that are read when they are asked for.
+pub trait TensorSource {
+    /// Where they come from.
+    fn path(&self) -> &Path;
+
+    /// All of them.
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo>;
+
+    /// The values of one of them, row by row.
+    fn read(&mut self, name: &str) -> Result<Vec<f32>>;
+}
+
+/// Opens a safetensors file, an index of several (`*.safetensors.index.json`), an `.npz` archive, or a
+/// PyTorch `.pt` / `.pth` / `.bin` file, none of whose pickles is ever executed. The format is told by
+/// the file's first bytes, not by its name.
+pub fn open_tensors(path: &Path) -> Result<Box<dyn TensorSource>> {
+    let mut start = [0; 9];
+    let mut file = File::open(path).map_err(ModelError::io(path))?;
+    let read = file.by_ref().read(&mut start).map_err(ModelError::io(path))?;
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    // Eight bytes of a size, any of them, and then JSON.
+    let safetensors = start[8] == b'{';
+    let zip = start[..read].starts_with(b"PK\x03\x04");
+    Ok(match extension {
+        "json" => Box::new(ManyFiles::open_index(path)?),
+        _ if safetensors => Box::new(SafetensorsFile::open(path)?),
+        _ if zip && extension == "npz" => Box::new(NpzFile::open(path)?),
+        _ if zip || start.starts_with(&[0x80]) => Box::new(PytorchFile::open(path)?),
+        "npz" | "pt" | "pth" | "bin" => {
+            let why = format!("its first bytes are not those of a .{extension} file");
+            return Err(ModelError::NotACheckpoint { path: path.into(), why });
+        }
+        _ => Box::new(SafetensorsFile::open(path)?),
+    })
+}
+
+/// A checkpoint in several safetensors files, as large models are published.
+struct ManyFiles {
+    path: PathBuf,
+    files: Vec<SafetensorsFile>,
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
+impl ManyFiles {
+    fn open_index(path: &Path) -> Result<Self> {
+        #[derive(serde::Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        let text = std::fs::read(path).map_err(ModelError::io(path))?;
+        let index: Index = serde_json::from_slice(&text).map_err(|error| {
+            ModelError::NotACheckpoint { path: path.into(), why: error.to_string() }
+        })?;
+        let names: std::collections::BTreeSet<&String> = index.weight_map.values().collect();
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let open = |name: &&String| SafetensorsFile::open(&folder.join(name));
+        let files: Vec<SafetensorsFile> = names.iter().map(open).collect::<Result<_>>()?;
+        let tensors = files.iter().flat_map(|file| file.tensors().clone()).collect();
+        Ok(Self { path: path.into(), files, tensors })
+    }
+}
+
+impl TensorSource for ManyFiles {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.tensors
+    }
+
+    fn read(&mut self, name: &str) -> Result<Vec<f32>> {
+        match self.files.iter_mut().find(|file| file.tensors().contains_key(name)) {
+            Some(file) => file.read(name),
+            None => Err(missing(&self.path, name)),
+        }
+    }
+}
+
+fn missing(path: &Path, name: &str) -> ModelError {
+    ModelError::MissingTensor { path: path.into(), tensor: name.to_owned() }
+}
+
+pub(crate) fn checked_type(path: &Path, name: &str, info: &TensorInfo) -> Result<FloatType> {
+    info.dtype.clone().map_err(|dtype| ModelError::TensorType {
+        path: path.into(),
+        tensor: name.to_owned(),
+        dtype,
+    })
+}

@@ -1,0 +1,25 @@
+//! Parity of layers and whole models with reference implementations, through the fused kernels and the
+//! importers.
+
+mod layers;
+mod models;
+
+use omma_golden::{Kind, check_cases};
+
+#[test]
+fn layers_agree_with_their_references() {
+    let kinds = [Kind::MoeLayer, Kind::ExpertChoice, Kind::SoftMoe, Kind::Ensemble];
+    check_cases(|kind| kinds.contains(&kind), layers::check);
+}
+
+#[test]
+fn models_agree_with_their_references() {
+    let kinds = [Kind::VisionMoe, Kind::EnsembleModel, Kind::Timm];
+    check_cases(
+        |kind| kinds.contains(&kind),
+        |kind, case| match kind {
+            Kind::Timm => models::timm(case),
+            _ => models::vmoe(case),
+        },
+    );
+}
