@@ -1,1 +1,166 @@
-//! To come.
+//! What a model costs, from its configuration alone.
+//!
+//! # How it is counted
+//!
+//! - **Parameters** are those of the model that the configuration builds. **Active** ones are those
+//!   that the tokens of one image can pass: with `K` of `E` experts chosen by a gate, `K/E` of the
+//!   experts' parameters, times the members that choose for themselves.
+//! - **Forward multiply-adds** are those of all matrix products at inference, where nothing is dropped
+//!   and nothing padded (paper 003 counts so).
+//! - **Training FLOPs** are those of one image in one step (paper 000 Tables 20 and 22): every product
+//!   three times, forward and for both gradients, with two operations per multiply-add; the patch
+//!   embedding only twice, because pixels need no gradient; experts on all of their capacity, used or
+//!   not; and what is done value by value, as [`ValueWork`] says.
+//!
+//! Position interpolation, class-token concatenation, sorting and the optimiser are not counted.
+
+mod products;
+
+use omma_routing::Seed;
+pub use products::Dispatching;
+use serde::Serialize;
+
+use self::products::Products;
+use crate::{
+    config::{FeedForwardKind, ModelConfig, MoeConfig, RouterKind},
+    error::Result,
+    parameters::parameters,
+};
+
+/// Operations per value, forward and backward together, in training.
+pub struct ValueWork;
+
+impl ValueWork {
+    /// Mean, variance, scaling and shifting, and the three gradients.
+    pub const NORM: u64 = 24;
+    /// Maximum, exponential, sum, division, and its gradient.
+    pub const SOFTMAX: u64 = 14;
+    /// The tanh form and its gradient.
+    pub const GELU: u64 = 32;
+    /// Adding, and summing up the gradient.
+    pub const BIAS: u64 = 2;
+    /// Adding a branch to what it branched from.
+    pub const RESIDUAL: u64 = 1;
+    /// Weighting an expert's output, adding it up, and both gradients.
+    pub const COMBINE: u64 = 6;
+    /// Random bits by Threefry (20 rounds of 5 operations), a comparison, and two multiplications: in
+    /// paper 000 experts have dropout while dense blocks have none, and this is why V-MoEs cost more
+    /// than their products.
+    pub const DROPOUT: u64 = 104;
+}
+
+/// One row of the account.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LayerCost {
+    /// Where it is, in the words of the parameters' names.
+    pub name: String,
+    /// What it is.
+    pub kind: String,
+    /// Its parameters.
+    pub params: u64,
+    /// Those of them that an image passes.
+    pub params_active: u64,
+    /// Multiply-adds at inference, for one image.
+    pub forward_macs: u64,
+    /// Operations in training, for one image.
+    pub training_flops: u64,
+}
+
+/// The whole account.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cost {
+    /// Side of the images.
+    pub resolution: usize,
+    /// Tokens of one image.
+    pub tokens: usize,
+    /// Predictions per image.
+    pub members: usize,
+    /// All parameters.
+    pub params_total: u64,
+    /// Those that an image passes.
+    pub params_active: u64,
+    /// Multiply-adds at inference, for one image.
+    pub forward_macs: u64,
+    /// Operations in training, for one image.
+    pub training_flops: u64,
+    /// Row by row.
+    pub layers: Vec<LayerCost>,
+}
+
+impl ModelConfig {
+    /// The account of this model on images of `resolution` pixels.
+    pub fn cost(&self, resolution: usize) -> Result<Cost> {
+        self.cost_with(resolution, Dispatching::Gather)
+    }
+
+    /// The same with tokens brought to their experts in another way.
+    pub fn cost_with(&self, resolution: usize, dispatching: Dispatching) -> Result<Cost> {
+        let model = self.init(Seed::new(0), &burn::tensor::Device::flex())?;
+        let parameters = parameters(&model);
+        let share = self.moe.as_ref().map_or((1, 1), active_share);
+        let products = Products::new(self, resolution, dispatching)?;
+        let layers = products.rows.into_iter().map(|row| {
+            let inside = |name: &str| row.parts.iter().any(|part| name.starts_with(part));
+            let (mut params, mut params_active) = (0, 0);
+            for parameter in parameters.iter().filter(|parameter| inside(&parameter.name)) {
+                let count: usize = parameter.shape.iter().product();
+                params += count as u64;
+                params_active += match parameter.name.contains(".experts.") {
+                    true => count as u64 * share.0 / share.1,
+                    false => count as u64,
+                };
+            }
+            LayerCost {
+                name: row.name,
+                kind: row.kind,
+                params,
+                params_active,
+                forward_macs: row.forward,
+                training_flops: row.training,
+            }
+        });
+        let layers: Vec<LayerCost> = layers.collect();
+        let sum = |of: fn(&LayerCost) -> u64| layers.iter().map(of).sum();
+        Ok(Cost {
+            resolution,
+            tokens: self.tokens(resolution),
+            members: self.members(),
+            params_total: sum(|layer| layer.params),
+            params_active: sum(|layer| layer.params_active),
+            forward_macs: sum(|layer| layer.forward_macs),
+            training_flops: sum(|layer| layer.training_flops),
+            layers,
+        })
+    }
+}
+
+/// The share of the experts' parameters that one image passes, as a fraction.
+fn active_share(moe: &MoeConfig) -> (u64, u64) {
+    let experts = moe.experts as u64;
+    let tokens_choose =
+        matches!(moe.router, RouterKind::SoftmaxTokenChoice | RouterKind::SinkhornTokenChoice);
+    if !tokens_choose {
+        return (experts, experts); // every expert takes something of every image
+    }
+    ((moe.experts_per_token() * moe.members) as u64, experts)
+}
+
+fn kind_of(kind: FeedForwardKind, config: &ModelConfig) -> String {
+    match (kind, &config.moe, &config.batch_ensemble) {
+        (FeedForwardKind::Moe, Some(moe), _) => {
+            let router = match moe.router {
+                RouterKind::Soft => format!("{} slots", moe.slots),
+                RouterKind::SoftmaxTokenChoice | RouterKind::SinkhornTokenChoice => {
+                    format!("K = {}", moe.k)
+                }
+                _ => format!("capacity {}", moe.capacity_ratio),
+            };
+            let shared = if moe.shared_expert { ", shared" } else { "" };
+            format!("{} experts, {router}{shared}", moe.experts)
+        }
+        (FeedForwardKind::BatchEnsemble, _, Some(ensemble)) => {
+            format!("BatchEnsemble of {}", ensemble.members)
+        }
+        _ => "MLP".to_owned(),
+    }
+}

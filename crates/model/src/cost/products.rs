@@ -1,0 +1,255 @@
+//! Products and other work of every part of a model.
+
+use super::{ValueWork, kind_of};
+use crate::{
+    config::{FeedForwardKind, ModelConfig, MoeConfig, Pooling, RouterKind},
+    error::Result,
+};
+
+/// How tokens get to their experts and back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dispatching {
+    /// By their indices, which costs no multiplication.
+    Gather,
+    /// By products with one-hot tensors over groups of this many images, which is the "simplified, but
+    /// less computationally efficient expert-routing implementation" of paper 000's ablations; its
+    /// Table 22 comes out with groups of 2. Multi-pred does not combine in its last layer.
+    Einsum {
+        /// Images of a group.
+        images: usize,
+    },
+}
+
+/// One row, before its parameters are counted.
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) kind: String,
+    /// Beginnings of the names of its parameters.
+    pub(super) parts: Vec<String>,
+    pub(super) forward: u64,
+    pub(super) training: u64,
+}
+
+/// What a part of a model does to one image.
+#[derive(Default, Clone, Copy)]
+struct Work {
+    /// Multiply-adds at inference.
+    forward: u64,
+    /// Multiply-adds of a forward pass in training, each of which is done three times.
+    training: u64,
+    /// Operations value by value in training.
+    values: u64,
+}
+
+impl Work {
+    /// Products that are the same at inference and in training.
+    fn product(mut self, macs: usize) -> Self {
+        self.forward += macs as u64;
+        self.training += macs as u64;
+        self
+    }
+
+    /// Products that differ between the two.
+    fn products(mut self, inference: usize, training: f64) -> Self {
+        self.forward += inference as u64;
+        self.training += training as u64;
+        self
+    }
+
+    fn values(mut self, count: f64, operations: u64) -> Self {
+        self.values += (count * operations as f64) as u64;
+        self
+    }
+
+    fn training_flops(&self) -> u64 {
+        2 * 3 * self.training + self.values
+    }
+}
+
+pub(super) struct Products {
+    pub(super) rows: Vec<Row>,
+}
+
+impl Products {
+    pub(super) fn new(
+        config: &ModelConfig,
+        resolution: usize,
+        dispatching: Dispatching,
+    ) -> Result<Self> {
+        let ModelConfig { width, .. } = *config;
+        let tokens = config.tokens(resolution);
+        let mut rows = vec![embedding(config, resolution)];
+        let kinds = config.feed_forwards()?;
+        let tiling = config.tiling()?;
+        let last_moe = kinds.iter().rposition(|kind| *kind == FeedForwardKind::Moe);
+        let mut members = 1;
+        for (index, kind) in kinds.iter().enumerate() {
+            let here = tiling.filter(|tiling| tiling.block == index);
+            if let Some(tiling) = here.filter(|tiling| tiling.before_attention) {
+                members = tiling.members;
+            }
+            let name = format!("blocks.{index}");
+            let attention = attention(config, tokens, members);
+            rows.push(row(
+                &format!("{name}.attention"),
+                format!("{} heads", config.heads),
+                &["norm1.", "attention.", "scale1"].map(|part| format!("{name}.{part}")),
+                attention,
+            ));
+            if let Some(tiling) = here.filter(|tiling| !tiling.before_attention) {
+                members = tiling.members;
+            }
+            let layer = Layer { config, tokens, members, dispatching };
+            let apart = config.moe.as_ref().filter(|moe| moe.multi_pred && last_moe == Some(index));
+            rows.push(row(
+                &format!("{name}.feed_forward"),
+                kind_of(*kind, config),
+                &["norm2.", "feed_forward.", "scale2"].map(|part| format!("{name}.{part}")),
+                layer.feed_forward(*kind, apart.is_some()),
+            ));
+            members *= apart.map_or(1, MoeConfig::experts_per_token);
+        }
+        let normed = if config.pooling == Pooling::PatchMean { 1 } else { tokens };
+        let norm = Work::default().values((normed * members * width) as f64, ValueWork::NORM);
+        rows.push(row("norm", "layer norm".to_owned(), &["norm.".to_owned()], norm));
+        if config.pooling == Pooling::Map {
+            let pool = Work::default()
+                .product(members * (2 * tokens + 2) * width * width)
+                .product(members * 2 * tokens * width)
+                .product(members * 2 * width * config.mlp)
+                .values((members * config.mlp) as f64, ValueWork::GELU);
+            rows.push(row("pool", "attention pooling".to_owned(), &["pool.".to_owned()], pool));
+        }
+        let mut features = config.feature_width();
+        if let Some(size) = config.representation {
+            let work = Work::default().product(members * features * size);
+            let parts = ["representation.".to_owned()];
+            rows.push(row("representation", "linear, tanh".to_owned(), &parts, work));
+            features = size;
+        }
+        if config.classes > 0 {
+            let outputs = config.classes * config.mimo.as_ref().map_or(1, |mimo| mimo.members);
+            let work = Work::default()
+                .product(members * features * outputs)
+                .values((members * outputs) as f64, ValueWork::SOFTMAX);
+            rows.push(row("head", format!("{} classes", config.classes), &["head.".to_owned()], work));
+        }
+        Ok(Self { rows })
+    }
+}
+
+fn row(name: &str, kind: String, parts: &[String], work: Work) -> Row {
+    let (forward, training) = (work.forward, work.training_flops());
+    Row { name: name.to_owned(), kind, parts: parts.to_vec(), forward, training }
+}
+
+fn embedding(config: &ModelConfig, resolution: usize) -> Row {
+    let ModelConfig { patch, width, channels, .. } = *config;
+    let inputs = config.mimo.as_ref().map_or(1, |mimo| mimo.members);
+    let patches = config.grid(resolution).pow(2);
+    let macs = patches * patch * patch * channels * inputs * width;
+    let values = (patches * width) as u64 * (ValueWork::BIAS + ValueWork::RESIDUAL);
+    Row {
+        name: "embed".to_owned(),
+        kind: format!("{patch} × {patch} patches"),
+        parts: vec!["embed.".to_owned()],
+        forward: macs as u64,
+        training: 2 * 2 * macs as u64 + values,
+    }
+}
+
+fn attention(config: &ModelConfig, tokens: usize, members: usize) -> Work {
+    let ModelConfig { width, heads, .. } = *config;
+    let rows = tokens * members;
+    Work::default()
+        .product(4 * rows * width * width)
+        .product(2 * rows * tokens * width)
+        .values((rows * width) as f64, ValueWork::NORM + 4 * ValueWork::BIAS + ValueWork::RESIDUAL)
+        .values((rows * tokens * heads) as f64, ValueWork::SOFTMAX)
+}
+
+struct Layer<'a> {
+    config: &'a ModelConfig,
+    tokens: usize,
+    members: usize,
+    dispatching: Dispatching,
+}
+
+impl Layer<'_> {
+    fn feed_forward(&self, kind: FeedForwardKind, apart: bool) -> Work {
+        let ModelConfig { width, mlp, dropout, .. } = *self.config;
+        let rows = self.tokens * self.members;
+        let work = Work::default()
+            .values((rows * width) as f64, ValueWork::NORM + ValueWork::RESIDUAL);
+        match (kind, &self.config.moe) {
+            (FeedForwardKind::Moe, Some(moe)) => self.moe(work, moe, apart),
+            (FeedForwardKind::BatchEnsemble, _) => {
+                let fast = 2 * rows * (width + mlp);
+                self.mlp(work, rows, rows as f64, mlp, dropout).values(fast as f64, 3)
+            }
+            _ => self.mlp(work, rows, rows as f64, mlp, dropout),
+        }
+    }
+
+    /// Two products and what is between them, on `rows` rows at inference and `trained` in training.
+    fn mlp(&self, work: Work, rows: usize, trained: f64, hidden: usize, dropout: f32) -> Work {
+        let width = self.config.width;
+        let work = work
+            .products(2 * rows * width * hidden, 2.0 * trained * (width * hidden) as f64)
+            .values(trained * hidden as f64, ValueWork::GELU + ValueWork::BIAS)
+            .values(trained * width as f64, ValueWork::BIAS);
+        match dropout > 0.0 {
+            true => work.values(trained * hidden as f64, ValueWork::DROPOUT),
+            false => work,
+        }
+    }
+
+    fn moe(&self, work: Work, moe: &MoeConfig, apart: bool) -> Work {
+        let width = self.config.width;
+        let rows = self.tokens * self.members;
+        let hidden = moe.hidden.unwrap_or(self.config.mlp);
+        let work = match moe.shared_expert {
+            true => self.mlp(work, rows, rows as f64, hidden, moe.dropout),
+            false => work,
+        };
+        if moe.router == RouterKind::Soft {
+            let slots = moe.experts * moe.slots * self.members;
+            return self
+                .mlp(work, slots, slots as f64, hidden, moe.dropout)
+                .product(3 * self.tokens * slots * width)
+                .values((self.tokens * slots) as f64, 2 * ValueWork::SOFTMAX);
+        }
+        let tokens_choose =
+            matches!(moe.router, RouterKind::SoftmaxTokenChoice | RouterKind::SinkhornTokenChoice);
+        let (served, capacity) = match tokens_choose {
+            true => {
+                let chosen = rows * moe.experts_per_token();
+                (chosen, chosen as f64 * moe.capacity_ratio)
+            }
+            // Experts take as much at inference.
+            false => {
+                let taken = rows as f64 * moe.capacity_ratio;
+                (taken as usize, taken)
+            }
+        };
+        let columns = match moe.members > 1 && moe.own_experts {
+            true => (moe.experts - moe.overlap) / moe.members + moe.overlap,
+            false => moe.experts,
+        };
+        let work = self
+            .mlp(work, served, capacity, hidden, moe.dropout)
+            .product(rows * width * columns)
+            .values((rows * columns) as f64, ValueWork::SOFTMAX)
+            .values(capacity * width as f64, ValueWork::COMBINE);
+        match self.dispatching {
+            Dispatching::Gather => work,
+            Dispatching::Einsum { images } => {
+                // Rows of a group times slots of an image times width. Forward and the gradient of the
+                // tokens for dispatching; forward and both gradients for combining.
+                let times = if apart { 2.0 } else { 5.0 };
+                let macs = (images * rows) as f64 * capacity * width as f64;
+                work.products(0, times / 3.0 * macs)
+            }
+        }
+    }
+}
