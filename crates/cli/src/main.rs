@@ -1,1 +1,60 @@
-fn main() {}
+//! `omma`: vision mixtures of experts at the command line.
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use omma_kernels::memory::Allocator;
+use tracing_subscriber::EnvFilter;
+
+/// Tensors come and go in every operation; this keeps their pages.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
+/// Vision mixtures of experts: convert, upcycle, adapt, inspect, and count what they cost.
+#[derive(Parser)]
+#[command(name = "omma", version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Cost(commands::cost::Cost),
+    Convert(commands::convert::Convert),
+    Upcycle(commands::upcycle::Upcycle),
+    Adapt(commands::adapt::Adapt),
+    Inspect(commands::inspect::Inspect),
+}
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_env("OMMA_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        Command::Cost(command) => command.run(),
+        Command::Convert(command) => command.run(),
+        Command::Upcycle(command) => command.run(),
+        Command::Adapt(command) => command.run(),
+        Command::Inspect(command) => command.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough.
+        Err(error) if table::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            table::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

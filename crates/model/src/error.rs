@@ -64,8 +64,8 @@ pub enum ModelError {
     TensorType { path: PathBuf, tensor: String, dtype: String },
     #[error("{path}: {why}")]
     Import { path: PathBuf, why: String },
-    #[error("{why}")]
-    Adapt { why: String },
+    #[error("a {from} cannot become a {to}: {why}")]
+    Adapt { from: String, to: String, why: String },
 }
 
 impl ModelError {

@@ -99,14 +99,14 @@ pub fn parameter_values(model: &VisionTransformer) -> Vec<ParameterValues> {
     all.1
 }
 
-/// Gives every parameter the values that `values` has for its name and shape; a fresh model's own are
-/// never drawn, so memory holds each parameter once.
+/// Gives every parameter the values that `values` has for it, or leaves it its own where there are none.
+/// Those of a fresh model are not drawn before they are used, so memory holds each parameter once.
 pub fn with_values(
     model: VisionTransformer,
-    values: impl FnMut(&Parameter) -> Result<Vec<f32>>,
+    values: impl FnMut(&Parameter) -> Result<Option<Vec<f32>>>,
 ) -> Result<VisionTransformer> {
     struct Fill<F>(Path, F, Option<ModelError>);
-    impl<F: FnMut(&Parameter) -> Result<Vec<f32>>> ModuleMapper for Fill<F> {
+    impl<F: FnMut(&Parameter) -> Result<Option<Vec<f32>>>> ModuleMapper for Fill<F> {
         fn enter_module(&mut self, name: &str, container: &str) {
             self.0.enter(name, container);
         }
@@ -119,7 +119,8 @@ pub fn with_values(
             }
             let parameter = Parameter { name: self.0.name(), shape: param.lazy_shape().to_vec() };
             match (self.1)(&parameter) {
-                Ok(values) => {
+                Ok(None) => param,
+                Ok(Some(values)) => {
                     let device = param.lazy_device();
                     let data = TensorData::new(values, parameter.shape.as_slice());
                     let id = param.id;

@@ -93,7 +93,7 @@ fn a_soft_layer_runs_the_experts_it_is_told_to() {
     let pruned = Pruning { experts: vec![1], mode: PruneMode::Drop };
     let layer = layer(RouterConfig { pruning: pruned, ..RouterConfig::soft(4, 2) }, false, 0.0);
     let x = tokens(layout.rows());
-    let routing = layer.router.route(x.clone(), &Context::inference(layout), None).unwrap();
+    let routing = layer.router.route(x.clone(), &Context::inference(layout)).unwrap();
     let plan = routing.plan.as_soft().unwrap();
     let run = |experts: &[usize]| {
         let run = vec![experts.to_vec(); 2];

@@ -43,7 +43,13 @@ const FORMAT: u32 = 1;
 struct Note {
     format: u32,
     config: ModelConfig,
+    config_checksum: String,
     checksums: BTreeMap<String, String>,
+}
+
+fn config_checksum(config: &ModelConfig) -> String {
+    let text = serde_json::to_vec(config).expect("a configuration can be written");
+    format!("{:08x}", crc32fast::hash(&text))
 }
 
 /// What a checkpoint is, without its values.
@@ -73,7 +79,9 @@ pub fn save(model: &VisionTransformer, folder: &Path) -> Result<()> {
         (parameter.name.clone(), checksum(parameter, &bytes_of(&tensor.read())))
     };
     let checksums = tensors.iter().map(sum).collect();
-    let note = Note { format: FORMAT, config: model.config().clone(), checksums };
+    let config = model.config().clone();
+    let config_checksum = config_checksum(&config);
+    let note = Note { format: FORMAT, config, config_checksum, checksums };
     let note = serde_json::to_string(&note).expect("a configuration can be written");
     write_atomically(&folder.join(WEIGHTS), |temporary| {
         let notes = HashMap::from([(NOTE.to_owned(), note)]);
@@ -115,7 +123,7 @@ pub fn load(path: &Path, device: &Device) -> Result<VisionTransformer> {
         if note.checksums.get(name) != Some(&checksum(parameter, &bytes)) {
             return Err(ModelError::Checksum { path: path.clone(), tensor: tensor() });
         }
-        Ok(checked_type(&path, name, &info)?.decode(&bytes))
+        Ok(Some(checked_type(&path, name, &info)?.decode(&bytes)))
     })
 }
 
@@ -140,7 +148,8 @@ fn read_note(path: &Path, file: &SafetensorsFile) -> Result<Note> {
     let note: Note = serde_json::from_str(note)
         .map_err(|error| fault(format!("its configuration cannot be read ({error})")))?;
     match note.format {
-        FORMAT => Ok(note),
+        FORMAT if note.config_checksum == config_checksum(&note.config) => Ok(note),
+        FORMAT => Err(fault("its configuration does not have its checksum".to_owned())),
         other => Err(fault(format!("it has format {other}, this program reads {FORMAT}"))),
     }
 }

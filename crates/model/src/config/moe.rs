@@ -1,7 +1,7 @@
 //! The sparse and the soft mixtures, as a user sets them.
 
 use omma_routing::{
-    Allocation, Capacity, ExpertChoice, Grouping, Loss, LossTerm, Order, Pool, RouterConfig, Scope,
+    Allocation, Capacity, CombineWeights, ExpertChoice, Grouping, Loss, LossTerm, Order, Pool, RouterConfig, Scope,
     Soft, TokenChoice,
 };
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,8 @@ pub struct MoeConfig {
     pub capacity_multiple: usize,
     /// Who is served first.
     pub order: Order,
+    /// Where combine weights come from.
+    pub combine: CombineWeights,
     /// Images that are routed together; 0 for the whole batch.
     pub images_per_group: usize,
     /// Noise on the router's logits while training, in units of `1/E`.
@@ -124,6 +126,7 @@ impl Default for MoeConfig {
             inference_capacity_ratio: None,
             capacity_multiple: 1,
             order: Order::MaxGate,
+            combine: CombineWeights::Gates,
             images_per_group: 0,
             noise: 1.0,
             importance_loss: 0.005,
@@ -173,7 +176,7 @@ impl MoeConfig {
             MoeScope::Token => Scope::Token,
             MoeScope::Image => Scope::Image { decided_by: 0 },
         };
-        RouterConfig { grouping, scope, pool: self.pool(), ..base }
+        RouterConfig { grouping, scope, pool: self.pool(), combine: self.combine, ..base }
     }
 
     fn pool(&self) -> Pool {

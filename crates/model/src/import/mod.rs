@@ -96,7 +96,7 @@ pub fn import_from(
             tensors: recipe.tensors,
             shape: parameter.shape.clone(),
         });
-        Ok(values)
+        Ok(Some(values))
     })?;
     let mut left = Vec::new();
     for tensor in unused {

@@ -1,1 +1,12 @@
-//! To come.
+//! What goes around a model: ensembles of several, inputs of several images, and ways from one system to
+//! another.
+
+mod adapt;
+mod deep_ensemble;
+mod mimo;
+mod upcycle;
+
+pub use adapt::{Target, adapt};
+pub use deep_ensemble::DeepEnsemble;
+pub use mimo::{MimoBatch, pair};
+pub use upcycle::{Start, Upcycling, step_zero_difference, upcycle};

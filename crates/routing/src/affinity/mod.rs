@@ -49,4 +49,8 @@ pub enum CombineWeights {
     /// From the affinity itself, the ablation of paper 001 §3.4. Gradients then pass through the
     /// transport plan.
     Affinity,
+    /// From the softmax gates, divided by their sum over the experts that serve the token, so that
+    /// copies of one network together do what it did (sparse upcycling). With one expert per token
+    /// the weight is 1, and only auxiliary losses teach the router.
+    Normalised,
 }

@@ -53,6 +53,16 @@ impl SparsePlan {
         }
     }
 
+    /// Every token's weights divided by their sum.
+    pub(crate) fn with_normalised_weights(self) -> Self {
+        let index: Vec<i32> = self.tokens.iter().map(|token| *token as i32).collect();
+        let index = Tensor::<1, Int>::from_data(index.as_slice(), &self.weights.device());
+        let zeros = Tensor::zeros([self.n_tokens()], (&self.weights.device(), self.weights.dtype()));
+        let sums =
+            zeros.select_assign(0, index.clone(), self.weights.clone(), IndexingUpdateOp::Add);
+        Self { weights: self.weights / sums.select(0, index), ..self }
+    }
+
     /// Experts, `E`.
     pub fn n_experts(&self) -> usize {
         self.offsets.len() - 1

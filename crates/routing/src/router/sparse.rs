@@ -49,12 +49,17 @@ impl Router {
         let arrivals =
             Arrivals { groups: &groups, modality: batch.modality.as_deref(), seed: context.seed };
         let (assignments, weights) = config.assign(&tables, weights, &arrivals, capacities);
+        let plan = SparsePlan::new(assignments, weights, groups, batch.span);
+        let plan = match config.combine {
+            CombineWeights::Normalised => plan.with_normalised_weights(),
+            CombineWeights::Gates | CombineWeights::Affinity => plan,
+        };
         let k = config.token_choice().map(|choice| choice.k);
         let modality = batch.modality.as_deref();
         Ok(Routing {
             losses: AuxiliaryLosses::new(&config.losses, &values, modality, k),
             coverage: self.coverage(noisy.as_ref().unwrap_or(&clean), &asked, &alive),
-            plan: Plan::Sparse(SparsePlan::new(assignments, weights, groups, batch.span)),
+            plan: Plan::Sparse(plan),
             tables,
         })
     }

@@ -34,6 +34,18 @@ fn group_rows(plan: &Plan, group: usize, tokens: &Tensor<2>) -> Tensor<2> {
 
 /// What the definition makes of the affinities that the gates reported.
 fn by_definition(scenario: &Scenario, routing: &Routing, group: usize) -> RoutingTensors {
+    let RoutingTensors { dispatch, combine } = unnormalised(scenario, routing, group);
+    let combine = match scenario.config.combine {
+        CombineWeights::Normalised => {
+            let sums = combine.clone().sum_dim(2).sum_dim(1);
+            combine / sums.clamp_min(f32::MIN_POSITIVE)
+        }
+        CombineWeights::Gates | CombineWeights::Affinity => combine,
+    };
+    RoutingTensors { dispatch, combine }
+}
+
+fn unnormalised(scenario: &Scenario, routing: &Routing, group: usize) -> RoutingTensors {
     let plan = sparse(routing);
     let units = plan.groups().tokens(group);
     let (tokens, experts) = (units.len(), plan.n_experts());
@@ -46,7 +58,7 @@ fn by_definition(scenario: &Scenario, routing: &Routing, group: usize) -> Routin
             for (column, &expert) in table.experts.iter().enumerate() {
                 let cell = row * table.columns() + column;
                 weights[token * experts + expert] = match scenario.config.combine {
-                    CombineWeights::Gates => table.gates[cell],
+                    CombineWeights::Gates | CombineWeights::Normalised => table.gates[cell],
                     CombineWeights::Affinity => table.scores()[cell],
                 };
                 if table.available[column] {

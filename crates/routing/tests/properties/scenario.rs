@@ -206,7 +206,11 @@ fn batch() -> impl Strategy<Value = (Layout, Grouping)> {
 type Choices = (CombineWeights, Pruning, bool, f64);
 
 fn choices(experts: usize) -> impl Strategy<Value = Choices> {
-    let combine = prop_oneof![Just(CombineWeights::Gates), Just(CombineWeights::Affinity)];
+    let combine = prop_oneof![
+        Just(CombineWeights::Gates),
+        Just(CombineWeights::Affinity),
+        Just(CombineWeights::Normalised)
+    ];
     let pruning = (prop::collection::vec(0..experts, 0..experts), any::<bool>()).prop_map(
         |(experts, drop)| Pruning {
             experts,

@@ -1,0 +1,100 @@
+//! `omma adapt`
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use burn::tensor::Device;
+use clap::{Args, ValueEnum};
+use omma_model::{
+    BatchEnsembleConfig, MimoConfig, apply_settings, checkpoint,
+    systems::{Target, adapt},
+};
+use omma_routing::Seed;
+
+use super::{check_output, load_any, written};
+
+/// Make an efficient ensemble from a checkpoint (paper 000 App. B).
+///
+/// Examples:
+///   omma adapt vmoe/ e3/ --to e3 --set moe.members=2 --set moe.k=1
+///   omma adapt vit/ be/ --to be --set batch_ensemble.members=2 --set batch_ensemble.fast_weights=gaussian
+///   omma adapt vmoe/ mimo/ --to mimo --set mimo.members=2
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Adapt {
+    /// The checkpoint, of ours or of another project
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+    /// The folder to write
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// What it becomes
+    #[arg(long, value_enum)]
+    to: Kind,
+    /// A setting of what it becomes
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Seed of BatchEnsemble's fast weights
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Replace a checkpoint that is there
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Kind {
+    /// E³, from a V-MoE: its router is cut, every parameter stays
+    E3,
+    /// BatchEnsemble, from a ViT: fast weights are added
+    Be,
+    /// MIMO, from anything: embedding and classifier are replicated
+    Mimo,
+}
+
+impl Adapt {
+    pub(crate) fn run(self) -> Result<()> {
+        check_output(&self.output, self.force)?;
+        let section = match self.to {
+            Kind::E3 => "moe.",
+            Kind::Be => "batch_ensemble.",
+            Kind::Mimo => "mimo.",
+        };
+        if let Some(other) = self.settings.iter().find(|s| !s.trim().starts_with(section)) {
+            bail!("\"{other}\" does not begin with {section}; everything else stays as it is");
+        }
+        let device = Device::flex();
+        let model = load_any(&self.input, &device)?;
+        let base = model.config();
+        let target = match self.to {
+            Kind::E3 => {
+                if base.moe.is_none() {
+                    bail!("{} has no experts; make some with `omma upcycle`", self.input.display());
+                }
+                // The paper's (K, M) = (1, 2) unless told otherwise.
+                let defaults = ["moe.k=1".to_owned(), "moe.members=2".to_owned()];
+                let settings: Vec<&String> = defaults.iter().chain(&self.settings).collect();
+                let moe = apply_settings(base, &settings)?.moe.unwrap_or_default();
+                Target::E3 { members: moe.members, k: moe.k }
+            }
+            Kind::Be => {
+                let start = omma_model::ModelConfig {
+                    batch_ensemble: Some(BatchEnsembleConfig::default()),
+                    ..base.clone()
+                };
+                let config = apply_settings(&start, &self.settings)?;
+                Target::BatchEnsemble(config.batch_ensemble.unwrap_or_default())
+            }
+            Kind::Mimo => {
+                let start = omma_model::ModelConfig {
+                    mimo: Some(MimoConfig::default()),
+                    ..base.clone()
+                };
+                Target::Mimo(apply_settings(&start, &self.settings)?.mimo.unwrap_or_default())
+            }
+        };
+        let adapted = adapt(&model, &target, Seed::new(self.seed), &device)?;
+        checkpoint::save(&adapted, &self.output)?;
+        written(&adapted, &self.output)
+    }
+}

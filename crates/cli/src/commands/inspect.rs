@@ -1,0 +1,123 @@
+//! `omma inspect`
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use omma_model::{FloatType, ModelConfig, TensorInfo, checkpoint, import, open_tensors};
+use serde::Serialize;
+
+use crate::table::{grouped, say, short, table};
+
+/// Show what a checkpoint is: its layers, where its experts are, parameters and types.
+///
+/// Only the first bytes of the file are read. Checkpoints of other projects are shown too, as the model
+/// that `omma convert` would make of them.
+///
+/// Examples:
+///   omma inspect vmoe/
+///   omma inspect vit_small.safetensors --tensors
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Inspect {
+    /// A folder with a checkpoint, or a file
+    checkpoint: PathBuf,
+    /// Every tensor of the file
+    #[arg(long)]
+    tensors: bool,
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    format: String,
+    parameters: u64,
+    config: ModelConfig,
+    layers: Vec<omma_model::cost::LayerCost>,
+    tensors: Vec<TensorRow>,
+}
+
+#[derive(Serialize)]
+struct TensorRow {
+    name: String,
+    shape: Vec<usize>,
+    dtype: String,
+}
+
+fn type_name(info: &TensorInfo) -> String {
+    match &info.dtype {
+        Ok(FloatType::F64) => "f64".to_owned(),
+        Ok(FloatType::F32) => "f32".to_owned(),
+        Ok(FloatType::F16) => "f16".to_owned(),
+        Ok(FloatType::Bf16) => "bf16".to_owned(),
+        Err(other) => other.to_lowercase(),
+    }
+}
+
+impl Inspect {
+    pub(crate) fn run(self) -> Result<()> {
+        if !self.checkpoint.exists() {
+            bail!("{} does not exist", self.checkpoint.display());
+        }
+        let report = self.report()?;
+        if self.json {
+            return say(serde_json::to_string_pretty(&report)?);
+        }
+        self.show(&report)
+    }
+
+    fn report(&self) -> Result<Report> {
+        let (format, config, tensors) = match checkpoint::is_ours(&self.checkpoint) {
+            true => {
+                let summary = checkpoint::summary(&self.checkpoint)?;
+                ("omma".to_owned(), summary.config, summary.tensors)
+            }
+            false => {
+                let source = open_tensors(&import::tensor_file(&self.checkpoint)?)?;
+                let family = import::Family::of(source.as_ref())?;
+                let config = family.config(source.as_ref())?;
+                (family.to_string(), config, source.tensors().clone())
+            }
+        };
+        let cost = config.cost(config.resolution)?;
+        let tensors = tensors.iter().map(|(name, info)| TensorRow {
+            name: name.clone(),
+            shape: info.shape.clone(),
+            dtype: type_name(info),
+        });
+        let tensors = tensors.collect();
+        Ok(Report { format, parameters: cost.params_total, config, layers: cost.layers, tensors })
+    }
+
+    fn show(&self, report: &Report) -> Result<()> {
+        let ModelConfig { resolution, patch, width, depth, heads, classes, .. } = report.config;
+        say(format!("{} checkpoint: {} parameters", report.format, grouped(report.parameters)))?;
+        say(format!(
+            "{depth} blocks of width {width}, {heads} heads, patches of {patch} at {resolution} px, {} \
+             tokens, {classes} classes",
+            report.config.tokens(resolution)
+        ))?;
+        if let Some(moe) = &report.config.moe {
+            let blocks = moe.placement.blocks(depth)?;
+            let blocks: Vec<String> = blocks.iter().map(usize::to_string).collect();
+            say(format!("experts: {} in blocks {} ({})", moe.experts, blocks.join(", "), moe.placement))?;
+        }
+        let types: std::collections::BTreeSet<&str> =
+            report.tensors.iter().map(|tensor| tensor.dtype.as_str()).collect();
+        let types: Vec<&str> = types.into_iter().collect();
+        say(format!("{} tensors of {}", report.tensors.len(), types.join(", ")))?;
+        let rows = report.layers.iter().map(|layer| {
+            [layer.name.clone(), layer.kind.clone(), grouped(layer.params), short(layer.params_active)]
+        });
+        say(table(["layer", "kind", "parameters", "active"], rows, 2))?;
+        if self.tensors {
+            let rows = report.tensors.iter().map(|tensor| {
+                [tensor.name.clone(), tensor.dtype.clone(), format!("{:?}", tensor.shape)]
+            });
+            say(table(["tensor", "type", "shape"], rows, 2))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! What the terminal shows.
+
+use std::io::{self, Write};
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+/// Writes lines to standard output; a reader that has gone away is an error like any other.
+pub(crate) fn say(text: impl std::fmt::Display) -> anyhow::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")?;
+    Ok(())
+}
+
+/// Writes a message to standard error, beside results that another program may be reading.
+pub(crate) fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Writes the error and its causes in one line.
+pub(crate) fn complain(error: &anyhow::Error) {
+    note(format!("omma: {error:#}"));
+}
+
+/// Whether an error is only that nobody reads any more.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let pipe = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(pipe))
+}
+
+/// A table whose columns from the `numbers`-th on hold numbers.
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    numbers: usize,
+) -> Table {
+    let cell = |(column, text): (usize, String)| {
+        let side = if column >= numbers { CellAlignment::Right } else { CellAlignment::Left };
+        Cell::new(text).set_alignment(side)
+    };
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY);
+    table.set_header(header.map(str::to_owned).into_iter().enumerate().map(cell));
+    for row in rows {
+        table.add_row(row.into_iter().enumerate().map(cell));
+    }
+    table
+}
+
+/// 1234567 as `1,234,567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut result = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            result.push(',');
+        }
+        result.push(digit);
+    }
+    result
+}
+
+/// 22056192 as `22.06 M`.
+pub(crate) fn short(number: u64) -> String {
+    let number = number as f64;
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")];
+    match units.into_iter().find(|(unit, _)| number >= *unit) {
+        Some((unit, name)) => format!("{:.2} {name}", number / unit),
+        None => format!("{number}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!([grouped(0), grouped(999), grouped(22_056_192)], ["0", "999", "22,056,192"]);
+        assert_eq!([short(12), short(6_124_000_000)], ["12", "6.12 G"]);
+    }
+}

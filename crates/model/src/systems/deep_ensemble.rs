@@ -1,0 +1,46 @@
+//! Several trained models as one.
+
+use burn::tensor::Tensor;
+
+use crate::{
+    error::{ModelError, Result},
+    predictions::Predictions,
+    vit::VisionTransformer,
+};
+
+/// A deep ensemble: every model sees the same images and has its own say (paper 000 §2.2). Members that
+/// are ensembles themselves count with all of theirs.
+#[derive(Debug)]
+pub struct DeepEnsemble {
+    models: Vec<VisionTransformer>,
+}
+
+impl DeepEnsemble {
+    /// Fails on no models, or on models with different classes or channels.
+    pub fn new(models: Vec<VisionTransformer>) -> Result<Self> {
+        let first = models.first().ok_or(ModelError::EmptyEnsemble)?.config().clone();
+        for model in &models {
+            let other = model.config();
+            let pairs = [
+                ("the number of classes", first.classes, other.classes),
+                ("the number of channels", first.channels, other.channels),
+            ];
+            if let Some((what, first, other)) = pairs.into_iter().find(|(_, a, b)| a != b) {
+                return Err(ModelError::Ensemble { what, first, other });
+            }
+        }
+        Ok(Self { models })
+    }
+
+    /// The models.
+    pub fn models(&self) -> &[VisionTransformer] {
+        &self.models
+    }
+
+    /// - `images`: `[B, H, W, channels]`
+    /// - returns: the predictions of all members of all models, `[ΣM, B, classes]`
+    pub fn predict(&self, images: Tensor<4>) -> Result<Predictions> {
+        let logits = self.models.iter().map(|model| Ok(model.predict(images.clone())?.logits));
+        Ok(Predictions { logits: Tensor::cat(logits.collect::<Result<_>>()?, 0) })
+    }
+}
