@@ -39,7 +39,9 @@ pub enum ModelError {
     SettingSyntax { text: String },
     #[error("{what}: expected {expected:?}, found {found:?}")]
     Shape { what: String, expected: Vec<usize>, found: Vec<usize> },
-    #[error("an ensemble needs members that agree: {what} is {first} in the first and {other} in another")]
+    #[error(
+        "an ensemble needs members that agree: {what} is {first} in the first and {other} in another"
+    )]
     Ensemble { what: &'static str, first: usize, other: usize },
     #[error("an ensemble of nothing")]
     EmptyEnsemble,
@@ -52,15 +54,21 @@ pub enum ModelError {
     NotACheckpoint { path: PathBuf, why: String },
     #[error("{path} is cut off: {why}; copy it again or go back to an earlier one")]
     Truncated { path: PathBuf, why: String },
-    #[error("{path} is damaged: tensor \"{tensor}\" does not have its checksum; copy it again or go back to an earlier one")]
+    #[error(
+        "{path} is damaged: tensor \"{tensor}\" does not have its checksum; copy it again or go back to an earlier one"
+    )]
     Checksum { path: PathBuf, tensor: String },
-    #[error("{path} does not fit its configuration: tensor \"{tensor}\" should be {expected:?} and is {found:?}")]
+    #[error(
+        "{path} does not fit its configuration: tensor \"{tensor}\" should be {expected:?} and is {found:?}"
+    )]
     TensorShape { path: PathBuf, tensor: String, expected: Vec<usize>, found: Vec<usize> },
     #[error("{path} lacks tensor \"{tensor}\"")]
     MissingTensor { path: PathBuf, tensor: String },
     #[error("{path} has tensors that the model has no place for: {}", tensors.join(", "))]
     UnusedTensors { path: PathBuf, tensors: Vec<String> },
-    #[error("{path}: tensor \"{tensor}\" holds {dtype}, which is not a type of floats that is read here")]
+    #[error(
+        "{path}: tensor \"{tensor}\" holds {dtype}, which is not a type of floats that is read here"
+    )]
     TensorType { path: PathBuf, tensor: String, dtype: String },
     #[error("{path}: {why}")]
     Import { path: PathBuf, why: String },

@@ -43,8 +43,9 @@ mod tensors;
 mod vit;
 
 pub use config::{
-    BatchEnsembleConfig, FastWeights, FeedForwardKind, MimoConfig, ModelConfig, MoeConfig, MoeScope,
-    Normalisation, PRESETS, Placement, Pooling, Position, RouterKind, Tiling, apply_settings, preset,
+    BatchEnsembleConfig, FastWeights, FeedForwardKind, MimoConfig, ModelConfig, MoeConfig,
+    MoeScope, Normalisation, PRESETS, Placement, Pooling, Position, RouterKind, Tiling,
+    apply_settings, preset,
 };
 pub use error::{ModelError, Result};
 pub use layers::{
@@ -53,9 +54,7 @@ pub use layers::{
 };
 pub use mode::Mode;
 pub use omma_kernels::Activation;
-pub use parameters::{
-    Parameter, ParameterValues, parameter_values, parameters, with_values,
-};
+pub use parameters::{Parameter, ParameterValues, parameter_values, parameters, with_values};
 pub use predictions::Predictions;
 pub use tensors::{FloatType, TensorInfo, TensorSource, open_tensors};
 pub use vit::{Output, Stage, VisionTransformer};

@@ -204,8 +204,7 @@ impl VisionTransformer {
         }
         let x = self.norm.forward(x);
         observe(Stage::Encoded, &x);
-        let class_token =
-            |x: Tensor<3>| x.slice([0..rows, 0..1, 0..width]).reshape([rows, width]);
+        let class_token = |x: Tensor<3>| x.slice([0..rows, 0..1, 0..width]).reshape([rows, width]);
         match (self.config.pooling, &self.pool) {
             (Pooling::Map, Some(pool)) => {
                 let dropout = mode.drops().then(|| mode.seed().named("pool"));

@@ -78,7 +78,10 @@ fn a_flipped_byte_names_its_tensor() {
         damaged[place] ^= 1;
         fs::write(&file, &damaged).unwrap();
         let error = read(folder.path()).unwrap_err();
-        assert!(matches!(&error, ModelError::Checksum { tensor, .. } if !tensor.is_empty()), "{error}");
+        assert!(
+            matches!(&error, ModelError::Checksum { tensor, .. } if !tensor.is_empty()),
+            "{error}"
+        );
     }
     // Anywhere in the header, whatever it hits, there is an error and no panic.
     for place in (8..header).step_by(7) {
@@ -105,11 +108,8 @@ fn rewrite(file: &Path, change: impl Fn(&str, &mut Vec<usize>) -> bool) {
         }
     }
     let views = views.iter().map(|(name, shape, values)| {
-        let view = safetensors::tensor::TensorView::new(
-            safetensors::Dtype::F32,
-            shape.clone(),
-            values,
-        );
+        let view =
+            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), values);
         (name.clone(), view.unwrap())
     });
     let note = metadata.metadata().clone();
@@ -128,7 +128,10 @@ fn a_wrong_shape_and_a_missing_tensor_are_told_apart() {
         true
     });
     let error = read(folder.path()).unwrap_err().to_string();
-    assert!(error.ends_with("tensor \"head.weight\" should be [32, 10] and is [32, 11]"), "{error}");
+    assert!(
+        error.ends_with("tensor \"head.weight\" should be [32, 10] and is [32, 11]"),
+        "{error}"
+    );
 
     save(&model(&[]), folder.path()).unwrap();
     rewrite(&file, |name, _| name != "norm.beta");
@@ -160,7 +163,8 @@ fn an_interrupted_write_leaves_the_old_checkpoint() {
     });
     assert!(broken.unwrap_err().to_string().contains("the disk is full"));
     assert!(fs::read(&file).unwrap() == before);
-    let names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     read(folder.path()).unwrap();
 }

@@ -41,7 +41,8 @@ const TABLE_20: &[Table20] = &[
 #[test]
 fn training_flops_are_those_of_paper_000_table_20() {
     for (system, k, members, printed) in TABLE_20 {
-        for (family, printed) in FAMILIES.iter().zip(printed).filter(|(_, printed)| **printed > 0.0) {
+        for (family, printed) in FAMILIES.iter().zip(printed).filter(|(_, printed)| **printed > 0.0)
+        {
             let mut settings = Vec::new();
             if *system != "vit" {
                 settings.push(format!("moe.k={k}"));
@@ -149,7 +150,8 @@ fn soft_moes_have_the_parameters_of_paper_004() {
         let model = config.init(omma_routing::Seed::new(0), &burn::tensor::Device::flex()).unwrap();
         let count = |of_experts: bool| {
             let parameters = omma_model::parameters(&model);
-            let parameters = parameters.iter().filter(|p| !of_experts || p.name.contains(".experts."));
+            let parameters =
+                parameters.iter().filter(|p| !of_experts || p.name.contains(".experts."));
             parameters.map(|p| p.shape.iter().product::<usize>()).sum::<usize>() as f64
         };
         assert_near("total", count(false), total, 0.0025);
@@ -191,14 +193,7 @@ fn the_mnist_network_of_paper_004_has_its_parameters() {
 /// Every parameter is in exactly one row.
 #[test]
 fn rows_cover_the_model() {
-    let systems = [
-        "vit-b16",
-        "vmoe-s32",
-        "e3-l32",
-        "softmoe-b16",
-        "vimoe-s14",
-        "vmoe-tiny",
-    ];
+    let systems = ["vit-b16", "vmoe-s32", "e3-l32", "softmoe-b16", "vimoe-s14", "vmoe-tiny"];
     let variants: &[&[&str]] = &[
         &[],
         &["pooling=map"],

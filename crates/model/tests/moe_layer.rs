@@ -56,7 +56,8 @@ fn the_fused_layer_is_the_plan_applied_expert_by_expert() {
     for router in routers {
         let layer = layer(router, false, 0.0);
         let x = tokens(layout.rows());
-        let result = layer.forward(x.clone(), &Context::training(layout, Seed::new(1)), None).unwrap();
+        let result =
+            layer.forward(x.clone(), &Context::training(layout, Seed::new(1)), None).unwrap();
         let literal = result.routing.plan.apply(x, |expert, rows| {
             let of = |stack: Tensor<3>| {
                 let [_, rows, columns] = stack.dims();
@@ -117,7 +118,8 @@ fn neighbours_do_not_matter_at_inference() {
             layer.forward(x.clone(), &Context::inference(layout(images)), None).unwrap().output;
         for image in [0, 17, 63] {
             let rows = |x: &Tensor<2>| x.clone().narrow(0, image * per_image, per_image);
-            let alone = layer.forward(rows(&x), &Context::inference(layout(1)), None).unwrap().output;
+            let alone =
+                layer.forward(rows(&x), &Context::inference(layout(1)), None).unwrap().output;
             assert_close(&alone, &rows(&together));
         }
     }
@@ -132,7 +134,8 @@ fn dropout_follows_the_seed_and_stops_at_inference() {
         let context = Context::training(layout, Seed::new(seed));
         values(&layer.forward(x.clone(), &context, Some(context.seed)).unwrap().output)
     };
-    let infer = || values(&layer.forward(x.clone(), &Context::inference(layout), None).unwrap().output);
+    let infer =
+        || values(&layer.forward(x.clone(), &Context::inference(layout), None).unwrap().output);
     assert_eq!(train(1), train(1));
     assert_ne!(train(1), train(2));
     assert_eq!(infer(), infer());

@@ -71,7 +71,8 @@ fn every_system_predicts_for_every_member_and_learns() {
         let sums = predictions.probabilities().sum_dim(1);
         assert!(values(&sums).iter().all(|sum| (sum - 1.0).abs() < 1e-5), "{name}");
 
-        let output = model.forward(Tensor::from_inner(images(3, 16)), &Mode::Training(Seed::new(1)));
+        let output =
+            model.forward(Tensor::from_inner(images(3, 16)), &Mode::Training(Seed::new(1)));
         let output = output.unwrap();
         let labels = Tensor::<1, Int>::from_data([0, 1, 2], &device);
         let mut loss = output.predictions.cross_entropy(labels);
@@ -209,7 +210,8 @@ fn plain_copies_and_noise_differ_and_say_so() {
 #[test]
 fn what_cannot_be_upcycled_is_an_error() {
     let device = Device::flex();
-    let how = |moe: MoeConfig| Upcycling { moe, start: Start::Equal, noise: 0.0, seed: Seed::new(0) };
+    let how =
+        |moe: MoeConfig| Upcycling { moe, start: Start::Equal, noise: 0.0, seed: Seed::new(0) };
     let moe = config(&[]).moe.unwrap();
     let sparse = trained(&config(&[]), &device);
     assert!(upcycle(&sparse, &how(moe.clone()), &device).is_err());

@@ -86,10 +86,8 @@ impl Adapt {
                 Target::BatchEnsemble(config.batch_ensemble.unwrap_or_default())
             }
             Kind::Mimo => {
-                let start = omma_model::ModelConfig {
-                    mimo: Some(MimoConfig::default()),
-                    ..base.clone()
-                };
+                let start =
+                    omma_model::ModelConfig { mimo: Some(MimoConfig::default()), ..base.clone() };
                 Target::Mimo(apply_settings(&start, &self.settings)?.mimo.unwrap_or_default())
             }
         };

@@ -102,14 +102,24 @@ impl Inspect {
         if let Some(moe) = &report.config.moe {
             let blocks = moe.placement.blocks(depth)?;
             let blocks: Vec<String> = blocks.iter().map(usize::to_string).collect();
-            say(format!("experts: {} in blocks {} ({})", moe.experts, blocks.join(", "), moe.placement))?;
+            say(format!(
+                "experts: {} in blocks {} ({})",
+                moe.experts,
+                blocks.join(", "),
+                moe.placement
+            ))?;
         }
         let types: std::collections::BTreeSet<&str> =
             report.tensors.iter().map(|tensor| tensor.dtype.as_str()).collect();
         let types: Vec<&str> = types.into_iter().collect();
         say(format!("{} tensors of {}", report.tensors.len(), types.join(", ")))?;
         let rows = report.layers.iter().map(|layer| {
-            [layer.name.clone(), layer.kind.clone(), grouped(layer.params), short(layer.params_active)]
+            [
+                layer.name.clone(),
+                layer.kind.clone(),
+                grouped(layer.params),
+                short(layer.params_active),
+            ]
         });
         say(table(["layer", "kind", "parameters", "active"], rows, 2))?;
         if self.tensors {

@@ -66,7 +66,8 @@ impl Upcycle {
         }
         let device = Device::flex();
         let dense = load_any(&self.dense, &device)?;
-        if let Some(other) = self.settings.iter().find(|setting| !setting.trim().starts_with("moe")) {
+        if let Some(other) = self.settings.iter().find(|setting| !setting.trim().starts_with("moe"))
+        {
             bail!("\"{other}\" is not about the experts; everything else stays as it is");
         }
         let Some(moe) = apply_settings(dense.config(), &self.settings)?.moe else {

@@ -6,10 +6,7 @@ use crate::error::{ModelError, Result};
 
 /// Writes a file by way of a temporary one in the same folder: written, flushed to the disk, then
 /// renamed over the old one. Whoever looks, and whatever is killed, sees the old file or the new one.
-pub fn write_atomically(
-    path: &Path,
-    write: impl FnOnce(&Path) -> io::Result<()>,
-) -> Result<()> {
+pub fn write_atomically(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();

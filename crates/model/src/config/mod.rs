@@ -383,11 +383,7 @@ impl ModelConfig {
                 "members with experts",
                 "members of another kind",
             ),
-            (
-                self.batch_ensemble.is_some() && self.mc_samples > 1,
-                "BatchEnsemble",
-                "MC Dropout",
-            ),
+            (self.batch_ensemble.is_some() && self.mc_samples > 1, "BatchEnsemble", "MC Dropout"),
             (
                 self.mc_samples > 1 && self.tiling()?.is_none(),
                 "MC Dropout",

@@ -1,8 +1,8 @@
 //! The sparse and the soft mixtures, as a user sets them.
 
 use omma_routing::{
-    Allocation, Capacity, CombineWeights, ExpertChoice, Grouping, Loss, LossTerm, Order, Pool, RouterConfig, Scope,
-    Soft, TokenChoice,
+    Allocation, Capacity, CombineWeights, ExpertChoice, Grouping, Loss, LossTerm, Order, Pool,
+    RouterConfig, Scope, Soft, TokenChoice,
 };
 use serde::{Deserialize, Serialize};
 

@@ -49,7 +49,9 @@ pub fn preset(name: &str) -> Result<ModelConfig> {
     let (system, size) = name.split_once('-').ok_or_else(unknown)?;
     let dense = match (size, system) {
         ("tiny", _) => tiny(),
-        (_, "vimoe") if size.starts_with('s') => dense(&format!("dino{size}")).ok_or_else(unknown)?,
+        (_, "vimoe") if size.starts_with('s') => {
+            dense(&format!("dino{size}")).ok_or_else(unknown)?
+        }
         _ => dense(size).ok_or_else(unknown)?,
     };
     let tiny = size == "tiny";
@@ -97,7 +99,8 @@ pub fn preset(name: &str) -> Result<ModelConfig> {
 
 /// Every name that [`preset`] knows with the papers' patches.
 fn names() -> impl Iterator<Item = String> {
-    let sizes = SIZES.iter().flat_map(|(size, _)| [32, 16, 14].map(|patch| format!("{size}{patch}")));
+    let sizes =
+        SIZES.iter().flat_map(|(size, _)| [32, 16, 14].map(|patch| format!("{size}{patch}")));
     let sizes: Vec<String> = sizes.chain(["tiny".to_owned()]).collect();
     PRESETS.iter().flat_map(move |system| {
         sizes.iter().map(|size| format!("{system}{size}")).collect::<Vec<_>>()

@@ -109,13 +109,17 @@ mod tests {
         let moe = config.moe.unwrap();
         assert_eq!((moe.experts, moe.k, config.classes), (16, 1, 10));
         assert_eq!(moe.placement, Placement::Tail(2));
-        let config =
-            apply_settings(&base, &["moe.placement=1,3", "moe.scope=image", "moe.shared_expert=true"]);
+        let config = apply_settings(
+            &base,
+            &["moe.placement=1,3", "moe.scope=image", "moe.shared_expert=true"],
+        );
         let moe = config.unwrap().moe.unwrap();
         assert_eq!(moe.placement, Placement::Blocks(vec![1, 3]));
         assert_eq!((moe.scope, moe.shared_expert), (MoeScope::Image, true));
-        assert_eq!(apply_settings(&base, &["moe.placement=7"]).unwrap().moe.unwrap().placement,
-            Placement::Blocks(vec![7]));
+        assert_eq!(
+            apply_settings(&base, &["moe.placement=7"]).unwrap().moe.unwrap().placement,
+            Placement::Blocks(vec![7])
+        );
     }
 
     #[test]

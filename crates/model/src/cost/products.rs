@@ -132,7 +132,12 @@ impl Products {
             let work = Work::default()
                 .product(members * features * outputs)
                 .values((members * outputs) as f64, ValueWork::SOFTMAX);
-            rows.push(row("head", format!("{} classes", config.classes), &["head.".to_owned()], work));
+            rows.push(row(
+                "head",
+                format!("{} classes", config.classes),
+                &["head.".to_owned()],
+                work,
+            ));
         }
         Ok(Self { rows })
     }
@@ -179,8 +184,8 @@ impl Layer<'_> {
     fn feed_forward(&self, kind: FeedForwardKind, apart: bool) -> Work {
         let ModelConfig { width, mlp, dropout, .. } = *self.config;
         let rows = self.tokens * self.members;
-        let work = Work::default()
-            .values((rows * width) as f64, ValueWork::NORM + ValueWork::RESIDUAL);
+        let work =
+            Work::default().values((rows * width) as f64, ValueWork::NORM + ValueWork::RESIDUAL);
         match (kind, &self.config.moe) {
             (FeedForwardKind::Moe, Some(moe)) => self.moe(work, moe, apart),
             (FeedForwardKind::BatchEnsemble, _) => {

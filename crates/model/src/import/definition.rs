@@ -40,9 +40,8 @@ pub fn largest_difference(
     }
     let ModelConfig { resolution, channels, .. } = *config;
     let mut rng = seed.named("image").rng();
-    let pixels: Vec<f32> = (0..resolution * resolution * channels)
-        .map(|_| rng.random_range(-1.0..1.0))
-        .collect();
+    let pixels: Vec<f32> =
+        (0..resolution * resolution * channels).map(|_| rng.random_range(-1.0..1.0)).collect();
     let device = Device::flex();
     let shape = [1, resolution, resolution, channels];
     let image = Tensor::<4>::from_data(TensorData::new(pixels, shape), &device);
@@ -79,7 +78,10 @@ impl Definition<'_> {
                 }
             }
             let values = self.source.read(&name)?;
-            tensors.push(Tensor::from_data(TensorData::new(values, shape.as_slice()), &Device::flex()));
+            tensors.push(Tensor::from_data(
+                TensorData::new(values, shape.as_slice()),
+                &Device::flex(),
+            ));
         }
         Ok(tensors)
     }
@@ -114,7 +116,8 @@ impl Definition<'_> {
     }
 
     fn mlp(&mut self, x: Tensor<3>, name: &str) -> Result<Tensor<3>> {
-        let (up, up_bias) = (self.one(&format!("{name}.up"))?, self.one(&format!("{name}.up_bias"))?);
+        let (up, up_bias) =
+            (self.one(&format!("{name}.up"))?, self.one(&format!("{name}.up_bias"))?);
         let down = self.one(&format!("{name}.down"))?;
         let down_bias = self.one(&format!("{name}.down_bias"))?;
         let hidden = self.activation(self.linear(x, up, up_bias));
@@ -158,7 +161,8 @@ impl Definition<'_> {
             }
         }
         let mixed = self.attend(parts);
-        let (out, bias) = (self.out(&format!("{name}.out"))?, self.one(&format!("{name}.out_bias"))?);
+        let (out, bias) =
+            (self.out(&format!("{name}.out"))?, self.one(&format!("{name}.out_bias"))?);
         Ok(self.linear(mixed, out, bias))
     }
 
@@ -202,7 +206,8 @@ impl Definition<'_> {
                 };
                 let up = part("up", self)?.narrow(0, index, 1);
                 let down = part("down", self)?.narrow(0, index, 1);
-                let up_bias = self.one::<2>(&format!("{name}.experts.up_bias"))?.narrow(0, index, 1);
+                let up_bias =
+                    self.one::<2>(&format!("{name}.experts.up_bias"))?.narrow(0, index, 1);
                 let down_bias =
                     self.one::<2>(&format!("{name}.experts.down_bias"))?.narrow(0, index, 1);
                 let inputs = flat.clone().unsqueeze::<3>();
@@ -237,9 +242,9 @@ impl Definition<'_> {
                 let [n, _] = all.dims();
                 Some(all.reshape([1, n, width]))
             }
-            Position::Sincos2d => Some(
-                crate::layers::sincos2d((rows, columns), width, &Device::flex()).unsqueeze(),
-            ),
+            Position::Sincos2d => {
+                Some(crate::layers::sincos2d((rows, columns), width, &Device::flex()).unsqueeze())
+            }
             Position::None => None,
         };
         let Some(positions) = positions else {

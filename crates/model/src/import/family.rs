@@ -168,7 +168,9 @@ impl Family {
         let ends = |end: &str| tensor.ends_with(end);
         match self {
             _ if ends("mask_token") => Some("only masked pre-training uses it"),
-            Self::HfVit if tensor.contains("pooler.dense") => Some("the classifier does not use it"),
+            Self::HfVit if tensor.contains("pooler.dense") => {
+                Some("the classifier does not use it")
+            }
             _ if ends("num_batches_tracked") || ends("position_ids") => Some("a counter"),
             Self::GoogleVit | Self::Vmoe if tensor.starts_with("opt/state") => {
                 Some("state of an optimiser")

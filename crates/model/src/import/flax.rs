@@ -80,14 +80,46 @@ pub(super) const VIT_RULES: &[Rule] = &[
     ("blocks.{}.norm2.gamma", How::Same, &["Transformer/encoderblock_{}/LayerNorm_1/scale"]),
     ("blocks.{}.norm2.beta", How::Same, &["Transformer/encoderblock_{}/LayerNorm_2/bias"]),
     ("blocks.{}.norm2.beta", How::Same, &["Transformer/encoderblock_{}/LayerNorm_1/bias"]),
-    ("blocks.{}.feed_forward.up", How::Same, &["Transformer/encoderblock_{}/MlpBlock_3/Dense_0/kernel"]),
-    ("blocks.{}.feed_forward.up", How::Same, &["Transformer/encoderblock_{}/MlpBlock_0/Dense_0/kernel"]),
-    ("blocks.{}.feed_forward.up_bias", How::Same, &["Transformer/encoderblock_{}/MlpBlock_3/Dense_0/bias"]),
-    ("blocks.{}.feed_forward.up_bias", How::Same, &["Transformer/encoderblock_{}/MlpBlock_0/Dense_0/bias"]),
-    ("blocks.{}.feed_forward.down", How::Same, &["Transformer/encoderblock_{}/MlpBlock_3/Dense_1/kernel"]),
-    ("blocks.{}.feed_forward.down", How::Same, &["Transformer/encoderblock_{}/MlpBlock_0/Dense_1/kernel"]),
-    ("blocks.{}.feed_forward.down_bias", How::Same, &["Transformer/encoderblock_{}/MlpBlock_3/Dense_1/bias"]),
-    ("blocks.{}.feed_forward.down_bias", How::Same, &["Transformer/encoderblock_{}/MlpBlock_0/Dense_1/bias"]),
+    (
+        "blocks.{}.feed_forward.up",
+        How::Same,
+        &["Transformer/encoderblock_{}/MlpBlock_3/Dense_0/kernel"],
+    ),
+    (
+        "blocks.{}.feed_forward.up",
+        How::Same,
+        &["Transformer/encoderblock_{}/MlpBlock_0/Dense_0/kernel"],
+    ),
+    (
+        "blocks.{}.feed_forward.up_bias",
+        How::Same,
+        &["Transformer/encoderblock_{}/MlpBlock_3/Dense_0/bias"],
+    ),
+    (
+        "blocks.{}.feed_forward.up_bias",
+        How::Same,
+        &["Transformer/encoderblock_{}/MlpBlock_0/Dense_0/bias"],
+    ),
+    (
+        "blocks.{}.feed_forward.down",
+        How::Same,
+        &["Transformer/encoderblock_{}/MlpBlock_3/Dense_1/kernel"],
+    ),
+    (
+        "blocks.{}.feed_forward.down",
+        How::Same,
+        &["Transformer/encoderblock_{}/MlpBlock_0/Dense_1/kernel"],
+    ),
+    (
+        "blocks.{}.feed_forward.down_bias",
+        How::Same,
+        &["Transformer/encoderblock_{}/MlpBlock_3/Dense_1/bias"],
+    ),
+    (
+        "blocks.{}.feed_forward.down_bias",
+        How::Same,
+        &["Transformer/encoderblock_{}/MlpBlock_0/Dense_1/bias"],
+    ),
     ("norm.gamma", How::Same, &["Transformer/encoder_norm/scale"]),
     ("norm.beta", How::Same, &["Transformer/encoder_norm/bias"]),
     ("pool.probe", How::Same, &["MAPHead_0/probe"]),
@@ -136,10 +168,22 @@ pub(super) const VMOE_RULES: &[Rule] = &[
             "Encoder/encoderblock_{}/SelfAttention/value/bias",
         ],
     ),
-    ("blocks.{}.attention.q_norm", How::Same, &["Encoder/encoderblock_{}/SelfAttention/query_ln/scale"]),
-    ("blocks.{}.attention.k_norm", How::Same, &["Encoder/encoderblock_{}/SelfAttention/key_ln/scale"]),
+    (
+        "blocks.{}.attention.q_norm",
+        How::Same,
+        &["Encoder/encoderblock_{}/SelfAttention/query_ln/scale"],
+    ),
+    (
+        "blocks.{}.attention.k_norm",
+        How::Same,
+        &["Encoder/encoderblock_{}/SelfAttention/key_ln/scale"],
+    ),
     ("blocks.{}.attention.out", How::Same, &["Encoder/encoderblock_{}/SelfAttention/out/kernel"]),
-    ("blocks.{}.attention.out_bias", How::Same, &["Encoder/encoderblock_{}/SelfAttention/out/bias"]),
+    (
+        "blocks.{}.attention.out_bias",
+        How::Same,
+        &["Encoder/encoderblock_{}/SelfAttention/out/bias"],
+    ),
     ("blocks.{}.norm2.gamma", How::Same, &["Encoder/encoderblock_{}/LayerNorm_1/scale"]),
     ("blocks.{}.norm2.beta", How::Same, &["Encoder/encoderblock_{}/LayerNorm_1/bias"]),
     ("blocks.{}.feed_forward.up", How::Same, &["Encoder/encoderblock_{}/Mlp/Dense_0/kernel"]),
@@ -152,11 +196,31 @@ pub(super) const VMOE_RULES: &[Rule] = &[
         &["Encoder/encoderblock_{}/Moe/Router/dense/kernel"],
     ),
     ("blocks.{}.feed_forward.router.weight", How::Same, &["Encoder/encoderblock_{}/Moe/Router/mu"]),
-    ("blocks.{}.feed_forward.router.scale", How::Same, &["Encoder/encoderblock_{}/Moe/Router/scale"]),
-    ("blocks.{}.feed_forward.experts.up", How::Same, &["Encoder/encoderblock_{}/Moe/Mlp/Dense_0/kernel"]),
-    ("blocks.{}.feed_forward.experts.up_bias", How::Same, &["Encoder/encoderblock_{}/Moe/Mlp/Dense_0/bias"]),
-    ("blocks.{}.feed_forward.experts.down", How::Same, &["Encoder/encoderblock_{}/Moe/Mlp/Dense_1/kernel"]),
-    ("blocks.{}.feed_forward.experts.down_bias", How::Same, &["Encoder/encoderblock_{}/Moe/Mlp/Dense_1/bias"]),
+    (
+        "blocks.{}.feed_forward.router.scale",
+        How::Same,
+        &["Encoder/encoderblock_{}/Moe/Router/scale"],
+    ),
+    (
+        "blocks.{}.feed_forward.experts.up",
+        How::Same,
+        &["Encoder/encoderblock_{}/Moe/Mlp/Dense_0/kernel"],
+    ),
+    (
+        "blocks.{}.feed_forward.experts.up_bias",
+        How::Same,
+        &["Encoder/encoderblock_{}/Moe/Mlp/Dense_0/bias"],
+    ),
+    (
+        "blocks.{}.feed_forward.experts.down",
+        How::Same,
+        &["Encoder/encoderblock_{}/Moe/Mlp/Dense_1/kernel"],
+    ),
+    (
+        "blocks.{}.feed_forward.experts.down_bias",
+        How::Same,
+        &["Encoder/encoderblock_{}/Moe/Mlp/Dense_1/bias"],
+    ),
     ("norm.gamma", How::Same, &["Encoder/encoder_norm/scale"]),
     ("norm.beta", How::Same, &["Encoder/encoder_norm/bias"]),
     ("pool.probe", How::Same, &["MapHead/probe"]),
@@ -184,15 +248,18 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let (encoder, attention, mlp, map) = match family {
         Family::Vmoe => ("Encoder", "SelfAttention", "Mlp", "MapHead/probe"),
         _ => match shapes.has("Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel") {
-            true => ("Transformer", "MultiHeadDotProductAttention_1", "MlpBlock_3", "MAPHead_0/probe"),
-            false => ("Transformer", "MultiHeadDotProductAttention_0", "MlpBlock_0", "MAPHead_0/probe"),
+            true => {
+                ("Transformer", "MultiHeadDotProductAttention_1", "MlpBlock_3", "MAPHead_0/probe")
+            }
+            false => {
+                ("Transformer", "MultiHeadDotProductAttention_0", "MlpBlock_0", "MAPHead_0/probe")
+            }
         },
     };
     let block = format!("{encoder}/encoderblock_{{}}");
     let depth = shapes.count(&format!("{block}/LayerNorm_0/scale"));
-    let of_block = |index: usize, part: &str| {
-        format!("{}/{part}", block.replace("{}", &index.to_string()))
-    };
+    let of_block =
+        |index: usize, part: &str| format!("{}/{part}", block.replace("{}", &index.to_string()));
     let [patch, _, channels, width] = shapes.get::<4>("embedding/kernel")?;
     let [_, heads, _] = shapes.get::<3>(&of_block(0, &format!("{attention}/query/kernel")))?;
     let moe = moe(depth, shapes, of_block)?;

@@ -36,7 +36,11 @@ pub(super) const VIT_RULES: &[Rule] = &[
             "encoder.layer.{}.attention.attention.value.bias",
         ],
     ),
-    ("blocks.{}.attention.out", How::Transposed, &["encoder.layer.{}.attention.output.dense.weight"]),
+    (
+        "blocks.{}.attention.out",
+        How::Transposed,
+        &["encoder.layer.{}.attention.output.dense.weight"],
+    ),
     ("blocks.{}.attention.out_bias", How::Same, &["encoder.layer.{}.attention.output.dense.bias"]),
     ("blocks.{}.norm2.gamma", How::Same, &["encoder.layer.{}.layernorm_after.weight"]),
     ("blocks.{}.norm2.beta", How::Same, &["encoder.layer.{}.layernorm_after.bias"]),
@@ -76,7 +80,11 @@ pub(super) const DINOV2_RULES: &[Rule] = &[
             "encoder.layer.{}.attention.attention.value.bias",
         ],
     ),
-    ("blocks.{}.attention.out", How::Transposed, &["encoder.layer.{}.attention.output.dense.weight"]),
+    (
+        "blocks.{}.attention.out",
+        How::Transposed,
+        &["encoder.layer.{}.attention.output.dense.weight"],
+    ),
     ("blocks.{}.attention.out_bias", How::Same, &["encoder.layer.{}.attention.output.dense.bias"]),
     ("blocks.{}.scale1", How::Same, &["encoder.layer.{}.layer_scale1.lambda1"]),
     ("blocks.{}.norm2.gamma", How::Same, &["encoder.layer.{}.norm2.weight"]),
@@ -101,7 +109,10 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let dino = family == Family::HfDinov2;
     let (block, up) = match dino {
         true => ("encoder.layer.{}.norm1.weight", "encoder.layer.0.mlp.fc1.weight"),
-        false => ("encoder.layer.{}.layernorm_before.weight", "encoder.layer.0.intermediate.dense.weight"),
+        false => (
+            "encoder.layer.{}.layernorm_before.weight",
+            "encoder.layer.0.intermediate.dense.weight",
+        ),
     };
     let [mlp, _] = shapes.get::<2>(up)?;
     let beside = shapes.beside();

@@ -99,7 +99,8 @@ impl Recipe {
                     for channel in 0..channels {
                         for pixel in 0..area {
                             let from = (output * channels + channel) * area + pixel;
-                            matrix[(pixel * channels + channel) * outputs + output] = values[0][from];
+                            matrix[(pixel * channels + channel) * outputs + output] =
+                                values[0][from];
                         }
                     }
                 }
@@ -190,20 +191,23 @@ mod tests {
         assert_eq!(run(How::Transposed, &[3, 2], &[a]), [0., 3., 1., 4., 2., 5.]);
         let [x, y]: [(&[usize], &[f32]); 2] = [(&[1, 2], &[1., 2.]), (&[1, 2], &[3., 4.])];
         assert_eq!(run(How::TransposedBeside, &[2, 2], &[x, y]), [1., 3., 2., 4.]);
-        assert_eq!(run(How::Beside, &[2, 2], &[(&[2, 1], &[1., 2.]), (&[2, 1], &[3., 4.])]), [
-            1., 3., 2., 4.
-        ]);
-        assert_eq!(run(How::Beside, &[4], &[(&[2], &[1., 2.]), (&[2], &[3., 4.])]), [
-            1., 2., 3., 4.
-        ]);
+        assert_eq!(
+            run(How::Beside, &[2, 2], &[(&[2, 1], &[1., 2.]), (&[2, 1], &[3., 4.])]),
+            [1., 3., 2., 4.]
+        );
+        assert_eq!(
+            run(How::Beside, &[4], &[(&[2], &[1., 2.]), (&[2], &[3., 4.])]),
+            [1., 2., 3., 4.]
+        );
     }
 
     #[test]
     fn pixels_of_a_convolution_come_before_its_channels() {
         // One output, two channels, 1 × 2 pixels: [channel, pixel] to [pixel, channel].
-        assert_eq!(run(How::Convolution, &[4, 1], &[(&[1, 2, 1, 2], &[1., 2., 3., 4.])]), [
-            1., 3., 2., 4.
-        ]);
+        assert_eq!(
+            run(How::Convolution, &[4, 1], &[(&[1, 2, 1, 2], &[1., 2., 3., 4.])]),
+            [1., 3., 2., 4.]
+        );
     }
 
     #[test]

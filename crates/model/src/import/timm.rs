@@ -70,7 +70,11 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
         (Some(side), ..) if class_token == 1 => (side, Position::Learned),
         (_, Some(side), _) => (side, Position::LearnedPatches), // folded into the tokens
         (_, _, Some(side)) => (side, Position::LearnedPatches),
-        _ => return Err(shapes.fault(format!("{positions} positions are not those of a square grid"))),
+        _ => {
+            return Err(
+                shapes.fault(format!("{positions} positions are not those of a square grid"))
+            );
+        }
     };
     let [mlp, _] = shapes.get::<2>("blocks.0.mlp.fc1.weight")?;
     let pooling = match shapes.has("fc_norm.weight") {
@@ -112,7 +116,8 @@ pub(super) fn with_positions(parameter: &str, recipe: Recipe, source: &dyn Tenso
     let square = |n: usize| n.isqrt().pow(2) == n;
     let all = info.shape[1];
     let prefix = class_token + registers;
-    let folded = registers > 0 && !square(all - class_token) && all >= prefix && square(all - prefix);
+    let folded =
+        registers > 0 && !square(all - class_token) && all >= prefix && square(all - prefix);
     if !folded {
         return recipe;
     }

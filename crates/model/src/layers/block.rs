@@ -181,7 +181,9 @@ pub(crate) fn tile(x: Tensor<3>, members: usize) -> Tensor<3> {
         return x;
     }
     let [rows, tokens, width] = x.dims();
-    x.reshape([rows, 1, tokens, width])
-        .expand([rows, members, tokens, width])
-        .reshape([rows * members, tokens, width])
+    x.reshape([rows, 1, tokens, width]).expand([rows, members, tokens, width]).reshape([
+        rows * members,
+        tokens,
+        width,
+    ])
 }

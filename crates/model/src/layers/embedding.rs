@@ -45,8 +45,7 @@ impl Embedding {
             Position::LearnedPatches => Some(side * side),
             Position::Sincos2d | Position::None => None,
         };
-        let positions =
-            positions.map(|n| normal([n, width], 0.02, seed.named("position"), device));
+        let positions = positions.map(|n| normal([n, width], 0.02, seed.named("position"), device));
         let registers = (registers > 0)
             .then(|| normal([registers, width], 1e-6, seed.named("registers"), device));
         Self {

@@ -4,9 +4,7 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor},
 };
-use omma_routing::{
-    Context, Plan, Result, Router, RouterConfig, Routing, RoutingError, Seed,
-};
+use omma_routing::{Context, Plan, Result, Router, RouterConfig, Routing, RoutingError, Seed};
 
 use super::experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
 

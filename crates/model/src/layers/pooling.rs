@@ -58,7 +58,8 @@ impl AttentionPooling {
         let [batch, _, width] = x.dims();
         let query = self.query.forward(self.probe.val().reshape([1, 1, width]));
         let query = query.expand([batch, 1, width]);
-        let found = attention(query, self.key.forward(x.clone()), self.value.forward(x), self.heads);
+        let found =
+            attention(query, self.key.forward(x.clone()), self.value.forward(x), self.heads);
         let z = self.out.forward(found).reshape([batch, width]);
         z.clone() + self.mlp.forward(self.norm.forward(z), dropout)
     }

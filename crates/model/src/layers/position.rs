@@ -82,7 +82,8 @@ mod tests {
         let grid: Vec<f32> = (0..9).map(|i| i as f32).collect();
         let grid = Tensor::from_data(TensorData::new(grid, [9, 1]), &Device::flex());
         let found = values(interpolate(grid, (2, 4)));
-        let expected: [f32; 8] = [0.50244, 1.10400, 2.04443, 2.64600, 5.35400, 5.95557, 6.89600, 7.49756];
+        let expected: [f32; 8] =
+            [0.50244, 1.10400, 2.04443, 2.64600, 5.35400, 5.95557, 6.89600, 7.49756];
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-5, "{found} {expected}");
         }

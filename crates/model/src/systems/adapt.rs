@@ -50,7 +50,8 @@ pub fn adapt(
                     why: "its router is cut already".to_owned(),
                 });
             }
-            let moe = crate::config::MoeConfig { members: *members, k: *k, own_experts: true, ..moe };
+            let moe =
+                crate::config::MoeConfig { members: *members, k: *k, own_experts: true, ..moe };
             (ModelConfig { moe: Some(moe), ..from.clone() }, "E³ model")
         }
         Target::BatchEnsemble(ensemble) => {

@@ -44,7 +44,9 @@ pub fn pair(images: Tensor<4>, config: &MimoConfig, seed: Seed) -> MimoBatch {
     let mut sources: Vec<Vec<usize>> = sources.collect();
     let leading = sources[0].clone();
     for rows in &mut sources {
-        for (example, row) in rows.iter_mut().enumerate().filter(|(example, _)| replicated[*example]) {
+        for (example, row) in
+            rows.iter_mut().enumerate().filter(|(example, _)| replicated[*example])
+        {
             *row = leading[example];
         }
     }

@@ -63,7 +63,10 @@ pub fn upcycle(
     }
     let hidden = how.moe.hidden.unwrap_or(from.mlp);
     if hidden != from.mlp {
-        return Err(fault(&format!("experts of {hidden} hidden units are no copies of {}", from.mlp)));
+        return Err(fault(&format!(
+            "experts of {hidden} hidden units are no copies of {}",
+            from.mlp
+        )));
     }
     let equal = how.start == Start::Equal;
     let soft = how.moe.router == RouterKind::Soft;
@@ -97,10 +100,12 @@ pub fn upcycle(
             return Ok(Some(vec![0.0; parameter.shape.iter().product()]));
         }
         let one = original.read();
-        let mut all: Vec<f32> = std::iter::repeat_n(one.as_slice(), copies).flatten().copied().collect();
+        let mut all: Vec<f32> =
+            std::iter::repeat_n(one.as_slice(), copies).flatten().copied().collect();
         if how.noise > 0.0 && !name.ends_with("_bias") {
             let deviation = how.noise * deviation(&one);
-            all.iter_mut().for_each(|value| *value += draw.sample::<f32, _>(StandardNormal) * deviation);
+            all.iter_mut()
+                .for_each(|value| *value += draw.sample::<f32, _>(StandardNormal) * deviation);
         }
         Ok(Some(all))
     })

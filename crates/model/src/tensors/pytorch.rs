@@ -29,7 +29,8 @@ impl PytorchFile {
         let mut stored = reader.into_tensors();
         for wrapper in WRAPPERS {
             if !stored.is_empty() && stored.keys().all(|name| name.starts_with(wrapper)) {
-                let unwrap = |(name, tensor): (String, Tensor)| (name[wrapper.len()..].to_owned(), tensor);
+                let unwrap =
+                    |(name, tensor): (String, Tensor)| (name[wrapper.len()..].to_owned(), tensor);
                 stored = stored.into_iter().map(unwrap).collect();
             }
         }

@@ -28,10 +28,8 @@ struct Arrays<'a> {
 
 impl<'a> Arrays<'a> {
     fn new(case: &'a Case, prefix: &'static str) -> Self {
-        let info = |name: &str| TensorInfo {
-            shape: case.shape(name).to_vec(),
-            dtype: Ok(FloatType::F32),
-        };
+        let info =
+            |name: &str| TensorInfo { shape: case.shape(name).to_vec(), dtype: Ok(FloatType::F32) };
         let names = case.names().filter_map(|name| Some((name, name.strip_prefix(prefix)?)));
         let tensors = names.map(|(name, short)| (short.to_owned(), info(name))).collect();
         Self { case, prefix, path: case.name().into(), tensors }

@@ -57,7 +57,8 @@ impl SparsePlan {
     pub(crate) fn with_normalised_weights(self) -> Self {
         let index: Vec<i32> = self.tokens.iter().map(|token| *token as i32).collect();
         let index = Tensor::<1, Int>::from_data(index.as_slice(), &self.weights.device());
-        let zeros = Tensor::zeros([self.n_tokens()], (&self.weights.device(), self.weights.dtype()));
+        let zeros =
+            Tensor::zeros([self.n_tokens()], (&self.weights.device(), self.weights.dtype()));
         let sums =
             zeros.select_assign(0, index.clone(), self.weights.clone(), IndexingUpdateOp::Add);
         Self { weights: self.weights / sums.select(0, index), ..self }

@@ -1,0 +1,124 @@
+//! The commands as a user types them.
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn omma(arguments: &[&str]) -> std::process::Output {
+    Command::cargo_bin("omma").unwrap().args(arguments).output().unwrap()
+}
+
+/// Standard output of a command that must succeed.
+fn run(arguments: &[&str]) -> String {
+    let output = omma(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The message of a command that must fail: one line, exit code 1, no backtrace.
+fn fail(arguments: &[&str]) -> String {
+    let output = omma(arguments);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+    assert!(message.starts_with("omma: ") && message.trim_end().lines().count() == 1, "{message}");
+    message
+}
+
+fn data(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
+    folder.join(name).to_string_lossy().into_owned()
+}
+
+fn at(folder: &tempfile::TempDir, name: &str) -> String {
+    folder.path().join(name).to_string_lossy().into_owned()
+}
+
+#[test]
+fn cost_counts_presets_and_checkpoints() {
+    let text = run(&["cost", "e3-b32", "--set", "moe.k=2", "--json"]);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let near = |key: &str, expected: f64| {
+        let found = json[key].as_f64().unwrap();
+        assert!((found / expected - 1.0).abs() < 0.015, "{key} is {found}");
+    };
+    near("training_flops", 131.06e9); // paper 000 Table 20
+    near("params_total", 381e6);
+    assert!(json["params_active"].as_u64() < json["params_total"].as_u64());
+    assert!(json["forward_macs"].as_u64().unwrap() > 0);
+    let layers = json["layers"].as_array().unwrap();
+    let sum: u64 = layers.iter().map(|layer| layer["params"].as_u64().unwrap()).sum();
+    assert_eq!(json["params_total"].as_u64(), Some(sum));
+
+    let small = run(&["cost", "vit-b16", "--resolution", "224", "--classes", "10"]);
+    assert!(small.contains("224 px, 197 tokens"), "{small}");
+}
+
+#[test]
+fn wrong_words_get_the_nearest_right_ones() {
+    assert!(fail(&["cost", "vmoe-b23"]).contains("did you mean \"vmoe-b32\"?"));
+    assert!(fail(&["cost", "vmoe-b32", "--set", "moe.expets=8"]).contains("\"moe.experts\""));
+    assert!(fail(&["cost", "vmoe-b32", "--set", "moe.placement=first-2"]).contains("last-2"));
+    assert!(fail(&["cost", "vit-b16", "--resolution", "8"]).contains("8 pixels"));
+    assert!(fail(&["inspect", "no/such/folder"]).contains("does not exist"));
+}
+
+#[test]
+fn a_timm_model_becomes_a_mixture_and_an_ensemble() {
+    let folder = tempfile::tempdir().unwrap();
+    let [dense, sparse, e3, be, mimo] =
+        ["dense", "sparse", "e3", "be", "mimo"].map(|name| at(&folder, name));
+    let source = data("timm.pth");
+    let text = run(&["convert", &source, &dense, "--set", "heads=3", "--check"]);
+    assert!(text.contains("timm ViT") && text.contains("blocks.1.attn.qkv.weight"), "{text}");
+    assert!(text.contains("largest difference to the definition"), "{text}");
+
+    let message = fail(&["convert", &source, &dense, "--set", "heads=3"]);
+    assert!(message.contains("--force"), "{message}");
+    run(&["convert", &source, &dense, "--set", "heads=3", "--force", "--quiet"]);
+
+    let settings = ["--set", "moe.experts=4", "--set", "moe.k=1", "--set", "moe.placement=1"];
+    let text = run(&[&["upcycle", &dense, &sparse], &settings[..]].concat());
+    let difference = text.split("step 0: ").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(difference.parse::<f32>().unwrap() < 1e-5, "{text}");
+
+    run(&["adapt", &sparse, &e3, "--to", "e3"]);
+    run(&["adapt", &dense, &be, "--to", "be", "--set", "batch_ensemble.placement=last-1"]);
+    run(&["adapt", &sparse, &mimo, "--to", "mimo", "--set", "mimo.members=3"]);
+    assert!(fail(&["adapt", &dense, &at(&folder, "x"), "--to", "e3"]).contains("omma upcycle"));
+    assert!(fail(&["upcycle", &dense, &at(&folder, "x")]).contains("moe.experts=8"));
+
+    let json: Value = serde_json::from_str(&run(&["inspect", &e3, "--json"])).unwrap();
+    assert_eq!(json["config"]["moe"]["members"], 2);
+    let text = run(&["inspect", &sparse, "--tensors"]);
+    assert!(text.contains("experts: 4 in blocks 1 (1)"), "{text}");
+    assert!(text.contains("blocks.1.feed_forward.experts.up"), "{text}");
+    assert!(run(&["cost", &mimo]).contains("3 members"));
+    assert!(run(&["inspect", &data("google.npz")]).contains("Google ViT checkpoint"));
+}
+
+#[test]
+fn damaged_checkpoints_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = at(&folder, "good");
+    run(&["convert", &data("hf_vit"), &good, "--quiet"]);
+    let file = PathBuf::from(&good).join("model.safetensors");
+    let bytes = std::fs::read(&file).unwrap();
+    let out = at(&folder, "out");
+    std::fs::write(&file, &bytes[..bytes.len() - 10]).unwrap();
+    assert!(fail(&["adapt", &good, &out, "--to", "mimo"]).contains("cut off"));
+    let mut flipped = bytes.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, flipped).unwrap();
+    assert!(fail(&["adapt", &good, &out, "--to", "mimo"]).contains("does not have its checksum"));
+    assert!(!Path::new(&out).exists(), "nothing is written half");
+}
+
+#[test]
+fn every_command_explains_itself_with_an_example() {
+    for command in ["cost", "convert", "upcycle", "adapt", "inspect"] {
+        let text = run(&[command, "--help"]);
+        assert!(text.contains(&format!("omma {command} ")), "{text}");
+    }
+}
