@@ -3,6 +3,7 @@
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 
@@ -85,27 +86,31 @@ def onnx_layers(graph, weights):
     import onnxruntime
 
     model = onnx.load_model(graph)
-    names = {node.output[0]: node.name for node in model.graph.node}
+    for axis, name in zip(model.graph.input[0].type.tensor_type.shape.dim, ["batch", "channels", "height", "width"]):
+        axis.dim_param = name
+    # The last addition directly below a layer is its residual connection.
+    adds = [node for node in model.graph.node if node.op_type == "Add"]
     blocks = []
     for layer in range(12):
-        ends = [out for out, name in names.items() if name.startswith(f"/backbone/encoder/layer.{layer}/Add")]
+        prefix = f"/backbone/encoder/layer.{layer}/"
+        ends = [node.output[0] for node in adds if re.fullmatch(prefix + r"Add(_\d+)?", node.name)]
         blocks.append(ends[-1])
     for name in blocks:
         model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     entry = session.get_inputs()[0]
-    pixels = images(518, 0, batch=1)
-    expected = session.run(blocks, {entry.name: pixels.numpy()})
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        stages = ours(weights, pixels, folder)
-        for layer, values in enumerate(expected):
-            found = stages[f"block_{layer}"]
-            difference = float(np.abs(found - values).max())
-            print(f"ViT-S/14 at 518 px, block {layer}: {difference:.2e} (values up to {np.abs(values).max():.1f})")
-            assert difference < 1e-3, "a layer does not agree"
-        smaller = ours(weights, images(224, 1, batch=1), folder, convert=False)
-        print("ViT-S/14 at 224 px: tokens", smaller["block_11"].shape)
+        for convert, size in [(True, 518), (False, 224)]:
+            pixels = images(size, 0, batch=1)
+            expected = session.run(blocks, {entry.name: pixels.numpy()})
+            stages = ours(weights, pixels, folder, convert=convert)
+            for layer, values in enumerate(expected):
+                found = stages[f"block_{layer}"]
+                difference = float(np.abs(found - values).max())
+                largest = float(np.abs(values).max())
+                print(f"ViT-S/14 at {size} px, block {layer}: {difference:.2e} (values up to {largest:.1f})")
+                assert difference < 1e-3, "a layer does not agree"
 
 
 def google(rng, prefix, big_vision):

@@ -25,6 +25,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Init(commands::init::Init),
     Cost(commands::cost::Cost),
     Convert(commands::convert::Convert),
     Upcycle(commands::upcycle::Upcycle),
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         .init();
     let arguments = Arguments::parse();
     let result = match arguments.command {
+        Command::Init(command) => command.run(),
         Command::Cost(command) => command.run(),
         Command::Convert(command) => command.run(),
         Command::Upcycle(command) => command.run(),

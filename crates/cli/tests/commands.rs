@@ -117,7 +117,7 @@ fn damaged_checkpoints_are_named() {
 
 #[test]
 fn every_command_explains_itself_with_an_example() {
-    for command in ["cost", "convert", "upcycle", "adapt", "inspect"] {
+    for command in ["init", "cost", "convert", "upcycle", "adapt", "inspect"] {
         let text = run(&[command, "--help"]);
         assert!(text.contains(&format!("omma {command} ")), "{text}");
     }

@@ -3,6 +3,7 @@
 pub(crate) mod adapt;
 pub(crate) mod convert;
 pub(crate) mod cost;
+pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod upcycle;
 

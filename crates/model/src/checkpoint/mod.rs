@@ -26,7 +26,7 @@ use crate::{
     config::ModelConfig,
     error::{ModelError, Result},
     parameters::{Parameter, ParameterValues, parameter_values, parameters, with_values},
-    tensors::{SafetensorsFile, TensorInfo, TensorSource, checked_type},
+    tensors::{SafetensorsFile, TensorInfo, TensorSource},
     vit::VisionTransformer,
 };
 
@@ -75,8 +75,9 @@ pub fn save(model: &VisionTransformer, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(ModelError::io(folder))?;
     let tensors = parameter_values(model);
     let sum = |tensor: &ParameterValues| {
-        let parameter = &tensor.parameter;
-        (parameter.name.clone(), checksum(parameter, &bytes_of(&tensor.read())))
+        let mut checksum = Checksum::new(&tensor.parameter);
+        checksum.add(&bytes_of(&tensor.read()));
+        (tensor.parameter.name.clone(), checksum.finish())
     };
     let checksums = tensors.iter().map(sum).collect();
     let config = model.config().clone();
@@ -119,11 +120,12 @@ pub fn load(path: &Path, device: &Device) -> Result<VisionTransformer> {
                 found: info.shape,
             });
         }
-        let bytes = file.bytes(name)?;
-        if note.checksums.get(name) != Some(&checksum(parameter, &bytes)) {
+        let mut checksum = Checksum::new(parameter);
+        let values = file.read_seen(name, |bytes| checksum.add(bytes))?;
+        if note.checksums.get(name) != Some(&checksum.finish()) {
             return Err(ModelError::Checksum { path: path.clone(), tensor: tensor() });
         }
-        Ok(Some(checked_type(&path, name, &info)?.decode(&bytes)))
+        Ok(Some(values))
     })
 }
 
@@ -185,16 +187,29 @@ impl View for &ParameterValues {
 }
 
 fn bytes_of(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    let mut bytes = Vec::with_capacity(4 * values.len());
+    values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
+    bytes
 }
 
 /// CRC-32 of a tensor's name, shape and bytes.
-fn checksum(Parameter { name, shape }: &Parameter, bytes: &[u8]) -> String {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(name.as_bytes());
-    for size in shape {
-        hasher.update(&(*size as u64).to_le_bytes());
+struct Checksum(crc32fast::Hasher);
+
+impl Checksum {
+    fn new(Parameter { name, shape }: &Parameter) -> Self {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(name.as_bytes());
+        for size in shape {
+            hasher.update(&(*size as u64).to_le_bytes());
+        }
+        Self(hasher)
     }
-    hasher.update(bytes);
-    format!("{:08x}", hasher.finalize())
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(self) -> String {
+        format!("{:08x}", self.0.finalize())
+    }
 }

@@ -22,6 +22,7 @@ use crate::{
 
 /// The second half of a block.
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a handful per model, next to megabytes of values")]
 pub enum FeedForward {
     /// One network for all tokens.
     Dense(Mlp),

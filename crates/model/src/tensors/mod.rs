@@ -40,15 +40,26 @@ impl FloatType {
     }
 
     /// Little-endian bytes as numbers.
-    pub(crate) fn decode(self, bytes: &[u8]) -> Vec<f32> {
-        fn read<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
-            bytes.chunks_exact(N).map(|chunk| value(chunk.try_into().expect("N bytes"))).collect()
+    fn decode(self, bytes: &[u8]) -> Vec<f32> {
+        let mut values = Vec::with_capacity(bytes.len() / self.size());
+        self.decode_into(bytes, &mut values);
+        values
+    }
+
+    fn decode_into(self, bytes: &[u8], values: &mut Vec<f32>) {
+        fn read<const N: usize>(
+            bytes: &[u8],
+            values: &mut Vec<f32>,
+            value: impl Fn([u8; N]) -> f32,
+        ) {
+            let chunks = bytes.chunks_exact(N);
+            values.extend(chunks.map(|chunk| value(chunk.try_into().expect("N bytes"))));
         }
         match self {
-            Self::F64 => read(bytes, |b| f64::from_le_bytes(b) as f32),
-            Self::F32 => read(bytes, f32::from_le_bytes),
-            Self::F16 => read(bytes, |b| f16::from_le_bytes(b).to_f32()),
-            Self::Bf16 => read(bytes, |b| bf16::from_le_bytes(b).to_f32()),
+            Self::F64 => read(bytes, values, |b| f64::from_le_bytes(b) as f32),
+            Self::F32 => read(bytes, values, f32::from_le_bytes),
+            Self::F16 => read(bytes, values, |b| f16::from_le_bytes(b).to_f32()),
+            Self::Bf16 => read(bytes, values, |b| bf16::from_le_bytes(b).to_f32()),
         }
     }
 }
@@ -145,7 +156,7 @@ fn missing(path: &Path, name: &str) -> ModelError {
     ModelError::MissingTensor { path: path.into(), tensor: name.to_owned() }
 }
 
-pub(crate) fn checked_type(path: &Path, name: &str, info: &TensorInfo) -> Result<FloatType> {
+fn checked_type(path: &Path, name: &str, info: &TensorInfo) -> Result<FloatType> {
     info.dtype.clone().map_err(|dtype| ModelError::TensorType {
         path: path.into(),
         tensor: name.to_owned(),

@@ -14,6 +14,8 @@ use crate::error::{ModelError, Result};
 
 /// The same limit as the reference implementation's.
 const LARGEST_HEADER: u64 = 100_000_000;
+/// Bytes that are read at once; a multiple of every type's size.
+const PIECE: usize = 1 << 20;
 
 /// What stands in front of the data.
 #[derive(Debug)]
@@ -103,17 +105,26 @@ impl SafetensorsFile {
         &self.header
     }
 
-    /// The bytes of a tensor, as they are in the file.
-    pub(crate) fn bytes(&mut self, name: &str) -> Result<Vec<u8>> {
-        let info = self.header.metadata.info(name).ok_or_else(|| missing(&self.path, name))?;
-        let (start, end) = info.data_offsets;
-        let mut bytes = vec![0; end - start];
-        let place = SeekFrom::Start(self.header.data_start + start as u64);
-        self.file
-            .seek(place)
-            .and_then(|_| self.file.read_exact(&mut bytes))
-            .map_err(ModelError::io(&self.path))?;
-        Ok(bytes)
+    /// The values of a tensor; `see` is shown their bytes, piece by piece, on the way. Nothing but the
+    /// values stays in memory.
+    pub(crate) fn read_seen(&mut self, name: &str, mut see: impl FnMut(&[u8])) -> Result<Vec<f32>> {
+        let info = self.tensors.get(name).ok_or_else(|| missing(&self.path, name))?;
+        let dtype = checked_type(&self.path, name, info)?;
+        let mut values = Vec::with_capacity(info.shape.iter().product());
+        let place = self.header.metadata.info(name).ok_or_else(|| missing(&self.path, name))?;
+        let (start, end) = place.data_offsets;
+        let start = SeekFrom::Start(self.header.data_start + start as u64);
+        self.file.seek(start).map_err(ModelError::io(&self.path))?;
+        let mut piece = vec![0; PIECE.min(end - place.data_offsets.0)];
+        let mut left = end - place.data_offsets.0;
+        while left > 0 {
+            let piece = &mut piece[..left.min(PIECE)];
+            self.file.read_exact(piece).map_err(ModelError::io(&self.path))?;
+            see(piece);
+            dtype.decode_into(piece, &mut values);
+            left -= piece.len();
+        }
+        Ok(values)
     }
 }
 
@@ -127,8 +138,6 @@ impl TensorSource for SafetensorsFile {
     }
 
     fn read(&mut self, name: &str) -> Result<Vec<f32>> {
-        let info = self.tensors.get(name).ok_or_else(|| missing(&self.path, name))?;
-        let dtype = checked_type(&self.path, name, info)?;
-        Ok(dtype.decode(&self.bytes(name)?))
+        self.read_seen(name, |_| {})
     }
 }

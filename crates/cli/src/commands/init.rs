@@ -1,0 +1,44 @@
+//! `omma init`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use burn::tensor::Device;
+use clap::Args;
+use omma_model::{apply_settings, checkpoint, preset};
+use omma_routing::Seed;
+
+use super::{check_output, written};
+
+/// Write a fresh model with random parameters.
+///
+/// Example:
+///   omma init vmoe-tiny fresh/ --set classes=100 --seed 1
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Init {
+    /// A preset, as `omma cost` knows them
+    preset: String,
+    /// The folder to write
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// A setting on top of it, such as moe.experts=8
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Where every random number comes from
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Replace a checkpoint that is there
+    #[arg(long)]
+    force: bool,
+}
+
+impl Init {
+    pub(crate) fn run(self) -> Result<()> {
+        check_output(&self.output, self.force)?;
+        let config = apply_settings(&preset(&self.preset)?, &self.settings)?;
+        let model = config.init(Seed::new(self.seed), &Device::flex())?;
+        checkpoint::save(&model, &self.output)?;
+        written(&model, &self.output)
+    }
+}
