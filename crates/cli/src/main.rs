@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod progress;
 mod table;
 
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// Vision mixtures of experts: convert, upcycle, adapt, inspect, and count what they cost.
+/// Vision mixtures of experts: train, convert, upcycle, adapt, inspect, and count what they cost.
 #[derive(Parser)]
 #[command(name = "omma", version, propagate_version = true)]
 struct Arguments {
@@ -25,6 +26,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Train(commands::train::Train),
+    Recipes(commands::recipes::Recipes),
     Init(commands::init::Init),
     Cost(commands::cost::Cost),
     Convert(commands::convert::Convert),
@@ -43,6 +46,8 @@ fn main() -> ExitCode {
         .init();
     let arguments = Arguments::parse();
     let result = match arguments.command {
+        Command::Train(command) => command.run(),
+        Command::Recipes(command) => command.run(),
         Command::Init(command) => command.run(),
         Command::Cost(command) => command.run(),
         Command::Convert(command) => command.run(),

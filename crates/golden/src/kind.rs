@@ -33,6 +33,8 @@ pub enum Kind {
     EnsembleModel,
     /// Vision transformers in timm's layout.
     Timm,
+    /// Optimisers on given gradients.
+    Optimiser,
     /// Nothing in this workspace answers for it yet.
     NotYet,
 }
@@ -53,9 +55,9 @@ const KINDS: &[(&str, Kind)] = &[
     ("Tiny V-MoE Vision Transformer", Kind::VisionMoe),
     ("Tiny ensemble V-MoE", Kind::EnsembleModel),
     ("timm VisionTransformer", Kind::Timm),
-    // Not yet: contrastive towers, optimisers, probes, metrics.
+    ("on given gradients", Kind::Optimiser),
+    // Not yet: contrastive towers, probes, metrics.
     ("Two-tower contrastive model", Kind::NotYet),
-    ("on given gradients", Kind::NotYet),
     ("few-shot probe", Kind::NotYet),
     ("OOD-detection and segmentation metrics", Kind::NotYet),
 ];
@@ -68,8 +70,10 @@ impl Kind {
         kind.unwrap_or_else(|| panic!("nothing answers for \"{description}\"")).1
     }
 
-    /// Whether the case is about routing, rather than about whole models or nothing yet.
+    /// Whether the case is about routing, rather than about models, optimisers or nothing yet.
     pub fn is_routing(self) -> bool {
-        !matches!(self, Self::VisionMoe | Self::EnsembleModel | Self::Timm | Self::NotYet)
+        let others =
+            [Self::VisionMoe, Self::EnsembleModel, Self::Timm, Self::Optimiser, Self::NotYet];
+        !others.contains(&self)
     }
 }

@@ -45,7 +45,7 @@ mod vit;
 pub use config::{
     BatchEnsembleConfig, FastWeights, FeedForwardKind, MimoConfig, ModelConfig, MoeConfig,
     MoeScope, Normalisation, PRESETS, Placement, Pooling, Position, RouterKind, Tiling,
-    apply_settings, preset,
+    apply_settings, apply_value, nearest, preset,
 };
 pub use error::{ModelError, Result};
 pub use layers::{

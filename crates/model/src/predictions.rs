@@ -45,4 +45,13 @@ impl Predictions {
     pub fn cross_entropy(&self, labels: Tensor<1, Int>) -> Tensor<1> {
         self.member_losses(labels).mean()
     }
+
+    /// `[1]`: the same against soft targets, as mixup and label smoothing make them.
+    ///
+    /// - `targets`: `[M, B, classes]`, or `[1, B, classes]` for all members
+    pub fn soft_cross_entropy(&self, targets: Tensor<3>) -> Tensor<1> {
+        let [members, batch, _] = self.logits.dims();
+        let logs = log_softmax(self.logits.clone(), 2);
+        -(logs * targets).sum() / (members * batch) as f64
+    }
 }

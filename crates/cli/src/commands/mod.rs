@@ -5,6 +5,8 @@ pub(crate) mod convert;
 pub(crate) mod cost;
 pub(crate) mod init;
 pub(crate) mod inspect;
+pub(crate) mod recipes;
+pub(crate) mod train;
 pub(crate) mod upcycle;
 
 use std::path::Path;

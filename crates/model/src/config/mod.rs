@@ -12,7 +12,7 @@ use omma_routing::Order;
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
-pub use settings::apply_settings;
+pub use settings::{apply_settings, apply_value, nearest};
 
 use crate::error::{ModelError, Result};
 

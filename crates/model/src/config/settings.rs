@@ -22,6 +22,18 @@ fn apply(config: &ModelConfig, setting: &str) -> Result<ModelConfig> {
         .split_once('=')
         .ok_or_else(|| ModelError::SettingSyntax { text: setting.to_owned() })?;
     let (key, value) = (key.trim(), value.trim());
+    let parsed = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    apply_value(config, key, parsed, value)
+}
+
+/// Gives one setting a value that was read elsewhere; `text` is how its user wrote it. The result is
+/// not checked as a whole yet.
+pub fn apply_value(
+    config: &ModelConfig,
+    key: &str,
+    value: Value,
+    text: &str,
+) -> Result<ModelConfig> {
     let mut config = config.clone();
     match key.split_once('.').map(|(section, _)| section) {
         Some("moe") => _ = config.moe.get_or_insert_with(MoeConfig::default),
@@ -32,20 +44,17 @@ fn apply(config: &ModelConfig, setting: &str) -> Result<ModelConfig> {
         _ => {}
     }
     let mut tree = serde_json::to_value(&config).expect("a configuration can be written");
-    let place = find(&mut tree, key).ok_or_else(|| unknown(&config, key))?;
+    *find(&mut tree, key).ok_or_else(|| unknown(&config, key))? = value;
     let fault = |why: String| ModelError::BadSetting {
         key: key.to_owned(),
-        value: value.to_owned(),
+        value: text.to_owned(),
         why: why.split(" at line").next().unwrap_or_default().to_owned(),
     };
-    let text = Value::String(value.to_owned());
-    let parsed = serde_json::from_str(value).unwrap_or_else(|_| text.clone());
-    *place = parsed;
     match serde_json::from_value(tree.clone()) {
         Ok(config) => Ok(config),
         // A list of blocks, or a name that happens to be a number, is a string to its field.
         Err(error) => {
-            *find(&mut tree, key).expect("it was there before") = text;
+            *find(&mut tree, key).expect("it was there before") = Value::String(text.to_owned());
             serde_json::from_value(tree).map_err(|_| fault(error.to_string()))
         }
     }
@@ -82,7 +91,7 @@ fn collect(tree: &Map<String, Value>, prefix: &str, keys: &mut Vec<String>) {
 }
 
 /// `; did you mean …?`, where something is near.
-pub(crate) fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
+pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
     let likeness = |known: &str| {
         let whole = strsim::jaro_winkler(wrong, known);

@@ -1,0 +1,39 @@
+//! `omma recipes`
+
+use anyhow::Result;
+use clap::Args;
+use omma_train::recipe::{BUILT_IN, Recipe, built_in};
+
+use crate::table::{say, table};
+
+/// List the recipes that come with the program, or show one of them.
+///
+/// Examples:
+///   omma recipes
+///   omma recipes e3 > mine.toml
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Recipes {
+    /// The recipe to show as it is written
+    name: Option<String>,
+    /// Show every setting of it, defaults included
+    #[arg(long, requires = "name")]
+    full: bool,
+}
+
+impl Recipes {
+    pub(crate) fn run(self) -> Result<()> {
+        match self.name {
+            Some(name) if self.full => say(Recipe::find::<&str>(&name, &[])?.to_toml().trim_end()),
+            Some(name) => say(built_in(&name)?.trim_end()),
+            None => {
+                let about = |text: &str| {
+                    let line = text.lines().find_map(|line| line.strip_prefix("about = "));
+                    line.unwrap_or_default().trim_matches('"').to_owned()
+                };
+                let rows = BUILT_IN.iter().map(|(name, text)| [(*name).to_owned(), about(text)]);
+                say(table(["recipe", "what it is for"], rows, 2))
+            }
+        }
+    }
+}

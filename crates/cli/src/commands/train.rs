@@ -1,0 +1,162 @@
+//! `omma train`
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use omma_train::{Observer, Outcome, Recipe, Trainer, TrainingResult, finish, run::RunFolder};
+
+use crate::{
+    progress::TrainingProgress,
+    table::{note, say, short, table},
+};
+
+/// Train a model, and write a report.
+///
+/// Without arguments, a small V-MoE learns the built-in world. Every run has a folder of its own with
+/// its recipe, logs, checkpoints, the trained model, result.json and report.html.
+///
+/// Examples:
+///   omma train
+///   omma train e3 --seed 1 --set train.steps=3000
+///   omma train fashion-vmoe --data fashion-mnist
+///   omma train vmoe --data photos/ --set model.resolution=64 --set model.patch=8
+///   omma train finetune-vmoe --init pretrained/ --data photos/
+///   omma train --resume latest
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Train {
+    /// A recipe that `omma recipes` lists, or a .toml file
+    #[arg(default_value = "default")]
+    recipe: String,
+    /// world, fashion-mnist, or a path: folder of classes, CIFAR or IDX files, .csv, .tar shards
+    #[arg(long)]
+    data: Option<String>,
+    /// A setting on top of the recipe, such as train.steps=500 or model.moe.experts=4
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Where every random number comes from
+    #[arg(long)]
+    seed: Option<u64>,
+    /// A checkpoint to start from
+    #[arg(long, value_name = "CHECKPOINT")]
+    init: Option<PathBuf>,
+    /// The folder of the run; a fresh one below runs/ if not given
+    #[arg(long, value_name = "FOLDER")]
+    run: Option<PathBuf>,
+    /// Go on with a run: its folder, or `latest` for the newest below runs/
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["recipe", "data", "settings", "seed", "init", "run"])]
+    resume: Option<PathBuf>,
+    /// Print result.json instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+const RUNS: &str = "runs";
+
+impl Train {
+    pub(crate) fn run(self) -> Result<()> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // A second signal ends the process at once.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
+            signal_hook::flag::register(signal, stop.clone())?;
+        }
+        let mut progress = TrainingProgress::new();
+        let trainer = match &self.resume {
+            Some(which) => resume(which)?,
+            None => self.start()?,
+        };
+        let (run, recipe) = (trainer.run_folder().clone(), trainer.recipe().clone());
+        progress.say(&format!("{} → {}", recipe.name, run.path().display()));
+        let outcome = trainer.train(&mut progress, &stop);
+        if outcome.is_err() {
+            progress.finish();
+        }
+        match outcome? {
+            Outcome::Interrupted { step } => {
+                progress.finish();
+                note(format!(
+                    "stopped after step {step}; go on with: omma train --resume {}",
+                    run.path().display()
+                ));
+                Ok(())
+            }
+            Outcome::Finished(trained) => {
+                let result = finish(&run, &recipe, &trained, &mut progress as &mut dyn Observer);
+                progress.finish();
+                self.show(&run, &result?)
+            }
+        }
+    }
+
+    fn start(&self) -> Result<Trainer> {
+        let mut settings = Vec::new();
+        settings.extend(self.data.iter().map(|data| format!("data.name={data}")));
+        settings.extend(self.seed.iter().map(|seed| format!("seed={seed}")));
+        if let Some(init) = &self.init {
+            if !init.exists() {
+                bail!("{} does not exist", init.display());
+            }
+            settings.push(format!("init={}", init.display()));
+        }
+        settings.extend(self.settings.iter().cloned());
+        let recipe = Recipe::find(&self.recipe, &settings)?;
+        let path = match &self.run {
+            Some(path) => path.clone(),
+            None => RunFolder::fresh(Path::new(RUNS), &recipe.name),
+        };
+        Ok(Trainer::start(&path, recipe)?)
+    }
+
+    fn show(&self, run: &RunFolder, result: &TrainingResult) -> Result<()> {
+        if self.json {
+            return say(serde_json::to_string_pretty(result)?);
+        }
+        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+        let row = |name: &str, value: String| [name.to_owned(), value];
+        let mut rows = vec![
+            row("test accuracy", percent(result.test_accuracy)),
+            row("test NLL", format!("{:.4}", result.test_nll)),
+        ];
+        if let Some(linear) = result.linear_baseline_accuracy {
+            rows.push(row("linear classifier on pixels", percent(linear)));
+            let ahead = 100.0 * (result.test_accuracy - linear);
+            rows.push(row("ahead of it by", format!("{ahead:.1} points")));
+        }
+        rows.push(row("training", format!("{:.0} s", result.train_seconds)));
+        rows.push(row("speed", format!("{:.0} images/s", result.images_per_second)));
+        if let Some(bytes) = result.peak_rss_bytes {
+            rows.push(row("peak memory", format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)));
+        }
+        rows.push(row("parameters", short(result.parameters as u64)));
+        for layer in &result.routing {
+            let name = format!("block {}: busiest expert", layer.block);
+            let dead =
+                if layer.dead > 0 { format!(", {} dead", layer.dead) } else { String::new() };
+            rows.push(row(&name, format!("{:.2}× balanced{dead}", layer.peak_load)));
+        }
+        say(table([&result.recipe, ""], rows, 1))?;
+        say(format!("report: {}", run.file("report.html").display()))
+    }
+}
+
+fn resume(which: &Path) -> Result<Trainer> {
+    let path = match which.to_str() {
+        Some("latest") => RunFolder::latest(Path::new(RUNS))
+            .with_context(|| format!("`--resume latest` looks in {RUNS}/ below this folder"))?,
+        _ => which.to_owned(),
+    };
+    let (run, _) = RunFolder::open(&path)?;
+    if run.is_finished() {
+        bail!(
+            "{} has come to its end; its report is {}",
+            path.display(),
+            run.file("report.html").display()
+        );
+    }
+    Ok(Trainer::resume(&path)?)
+}

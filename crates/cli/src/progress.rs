@@ -1,0 +1,154 @@
+//! A run as it is seen at the terminal: a bar, or plain lines where there is no terminal.
+
+use std::{io::IsTerminal, time::Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use omma_train::{
+    LayerHealth, Observer, Plan,
+    logs::{EvaluationRecord, TrainRecord},
+    run::Progress,
+};
+
+use crate::table::{grouped, note, short};
+
+/// Seconds between two plain lines.
+const QUIET: f64 = 10.0;
+
+/// Shows a run on standard error.
+pub(crate) struct TrainingProgress {
+    bar: Option<ProgressBar>,
+    steps: u64,
+    /// Step and moment of the last plain line, and of the start.
+    started: (u64, Instant),
+    last_line: Instant,
+    warned: Vec<String>,
+}
+
+impl TrainingProgress {
+    pub(crate) fn new() -> Self {
+        let now = Instant::now();
+        let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
+        Self { bar, steps: 0, started: (0, now), last_line: now, warned: Vec::new() }
+    }
+
+    /// A line that stays.
+    pub(crate) fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => note(text),
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn remaining(&self, step: u64) -> String {
+        let (from, since) = self.started;
+        let done = step.saturating_sub(from).max(1);
+        let seconds = since.elapsed().as_secs_f64() / done as f64 * (self.steps - step) as f64;
+        match seconds as u64 {
+            seconds if seconds >= 3600 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+            seconds => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        }
+    }
+}
+
+/// Load, dropped share and dead experts, the worst of all layers.
+fn health(layers: &[LayerHealth]) -> String {
+    if layers.is_empty() {
+        return String::new();
+    }
+    let worst = |of: fn(&LayerHealth) -> f64| layers.iter().map(of).fold(0.0, f64::max);
+    let dead: usize = layers.iter().map(|layer| layer.dead).sum();
+    format!(
+        "  load {:.1}×  dropped {:.1} %  dead {dead}",
+        worst(|layer| layer.peak_load),
+        100.0 * worst(|layer| layer.dropped_share)
+    )
+}
+
+impl Observer for TrainingProgress {
+    fn started(&mut self, plan: &Plan, progress: &Progress) {
+        self.steps = plan.steps;
+        self.started = (progress.step, Instant::now());
+        self.say(&format!(
+            "{} parameters, {} multiply-adds per image; {} images to learn from, {} held out, {} for \
+             the test; {} steps{}",
+            short(plan.parameters as u64),
+            short(plan.multiply_adds),
+            grouped(plan.train_images as u64),
+            grouped(plan.validation_images as u64),
+            grouped(plan.test_images as u64),
+            grouped(plan.steps),
+            match progress.step {
+                0 => String::new(),
+                step => format!(", going on after step {}", grouped(step)),
+            }
+        ));
+        if let Some(bar) = &self.bar {
+            let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg}");
+            if let Ok(style) = style {
+                bar.set_style(style.progress_chars("━╸─"));
+            }
+            bar.set_length(plan.steps);
+            bar.set_position(progress.step);
+        }
+    }
+
+    fn step(&mut self, step: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(step);
+        }
+    }
+
+    fn logged(&mut self, record: &TrainRecord) {
+        let text = format!(
+            "loss {:.3}  accuracy {:.1} %  {:.0} images/s  {} left{}",
+            record.loss,
+            100.0 * record.accuracy,
+            record.images_per_second,
+            self.remaining(record.step),
+            health(&record.routing)
+        );
+        match &self.bar {
+            Some(bar) => bar.set_message(text),
+            None if self.last_line.elapsed().as_secs_f64() >= QUIET
+                || record.step == self.steps =>
+            {
+                self.last_line = Instant::now();
+                note(format!("step {}/{}  {text}", record.step, self.steps));
+            }
+            None => {}
+        }
+        // The first steps of a router say nothing yet.
+        if record.step * 10 < self.steps {
+            return;
+        }
+        for warning in record.routing.iter().filter_map(LayerHealth::warning) {
+            let about = warning.split(':').next().unwrap_or_default().to_owned();
+            if !self.warned.contains(&about) {
+                self.say(&format!("warning: {warning}"));
+                self.warned.push(about);
+            }
+        }
+    }
+
+    fn evaluated(&mut self, record: &EvaluationRecord) {
+        self.say(&format!(
+            "step {}: held-out accuracy {:.2} %, NLL {:.3}",
+            record.step,
+            100.0 * record.accuracy,
+            record.nll
+        ));
+    }
+
+    fn doing(&mut self, what: &str) {
+        match &self.bar {
+            Some(bar) => bar.set_message(format!("{what} …")),
+            None => tracing::info!("{what}"),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The fifteen common corruptions in five severities (Hendrycks and Dietterich 2019; paper 000 App. A.6),
+//! made on the fly. The families and their ladders follow CIFAR-10-C for small images and ImageNet-C for
+//! large ones, with lengths in proportion to the image's side; frost is drawn instead of photographed.
+
+mod blur;
+mod digital;
+mod noise;
+mod weather;
+
+use omma_routing::Seed;
+
+use crate::picture::Picture;
+
+/// What happens to an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are those of the benchmark")]
+pub enum Corruption {
+    GaussianNoise,
+    ShotNoise,
+    ImpulseNoise,
+    DefocusBlur,
+    GlassBlur,
+    MotionBlur,
+    ZoomBlur,
+    Snow,
+    Frost,
+    Fog,
+    Brightness,
+    Contrast,
+    ElasticTransform,
+    Pixelate,
+    JpegCompression,
+}
+
+/// The highest severity.
+pub const SEVERITIES: usize = 5;
+
+impl Corruption {
+    /// All fifteen.
+    pub const ALL: [Self; 15] = [
+        Self::GaussianNoise,
+        Self::ShotNoise,
+        Self::ImpulseNoise,
+        Self::DefocusBlur,
+        Self::GlassBlur,
+        Self::MotionBlur,
+        Self::ZoomBlur,
+        Self::Snow,
+        Self::Frost,
+        Self::Fog,
+        Self::Brightness,
+        Self::Contrast,
+        Self::ElasticTransform,
+        Self::Pixelate,
+        Self::JpegCompression,
+    ];
+
+    /// The name in the benchmark's files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GaussianNoise => "gaussian_noise",
+            Self::ShotNoise => "shot_noise",
+            Self::ImpulseNoise => "impulse_noise",
+            Self::DefocusBlur => "defocus_blur",
+            Self::GlassBlur => "glass_blur",
+            Self::MotionBlur => "motion_blur",
+            Self::ZoomBlur => "zoom_blur",
+            Self::Snow => "snow",
+            Self::Frost => "frost",
+            Self::Fog => "fog",
+            Self::Brightness => "brightness",
+            Self::Contrast => "contrast",
+            Self::ElasticTransform => "elastic_transform",
+            Self::Pixelate => "pixelate",
+            Self::JpegCompression => "jpeg_compression",
+        }
+    }
+
+    /// The corrupted image.
+    ///
+    /// - `severity`: 1 to 5; 0 leaves the image as it is
+    pub fn apply(self, picture: &Picture, severity: usize, seed: Seed) -> Picture {
+        let Some(step) = severity.min(SEVERITIES).checked_sub(1) else { return picture.clone() };
+        let mut rng = seed.named(self.name()).rng();
+        let canvas = Canvas::new(picture);
+        let small = picture.width.min(picture.height) <= 64;
+        match self {
+            Self::GaussianNoise => noise::gaussian(canvas, step, small, &mut rng),
+            Self::ShotNoise => noise::shot(canvas, step, small, &mut rng),
+            Self::ImpulseNoise => noise::impulse(canvas, step, &mut rng),
+            Self::DefocusBlur => blur::defocus(&canvas, step),
+            Self::GlassBlur => blur::glass(canvas, step, &mut rng),
+            Self::MotionBlur => blur::motion(&canvas, step, &mut rng),
+            Self::ZoomBlur => blur::zoom(&canvas, step),
+            Self::Snow => weather::snow(canvas, step, &mut rng),
+            Self::Frost => weather::frost(canvas, step, &mut rng),
+            Self::Fog => weather::fog(canvas, step, &mut rng),
+            Self::Brightness => weather::brightness(canvas, step),
+            Self::Contrast => digital::contrast(canvas, step),
+            Self::ElasticTransform => digital::elastic(&canvas, step, &mut rng),
+            Self::Pixelate => return digital::pixelate(picture, step),
+            Self::JpegCompression => return digital::jpeg(picture, step),
+        }
+        .finish()
+    }
+}
+
+/// A picture as floats in `0..=1`.
+#[derive(Debug, Clone)]
+struct Canvas {
+    width: usize,
+    height: usize,
+    values: Vec<[f32; 3]>,
+}
+
+impl Canvas {
+    fn new(picture: &Picture) -> Self {
+        let values = picture.pixels.chunks_exact(3);
+        let values = values.map(|p| [p[0], p[1], p[2]].map(|v| f32::from(v) / 255.0)).collect();
+        Self { width: picture.width, height: picture.height, values }
+    }
+
+    fn finish(self) -> Picture {
+        let level = |value: f32| (value * 255.0).round().clamp(0.0, 255.0) as u8;
+        let pixels = self.values.iter().flat_map(|pixel| pixel.map(level)).collect();
+        Picture { width: self.width, height: self.height, pixels }
+    }
+
+    /// Lengths of the benchmarks are for the side of 32 pixels.
+    fn unit(&self) -> f32 {
+        self.width.min(self.height) as f32 / 32.0
+    }
+
+    fn at(&self, x: isize, y: isize) -> [f32; 3] {
+        let x = x.clamp(0, self.width as isize - 1) as usize;
+        let y = y.clamp(0, self.height as isize - 1) as usize;
+        self.values[y * self.width + x]
+    }
+
+    /// Between pixels.
+    fn sample(&self, x: f32, y: f32) -> [f32; 3] {
+        let (left, top) = (x.floor(), y.floor());
+        let (fx, fy) = (x - left, y - top);
+        let at = |dx: isize, dy: isize| self.at(left as isize + dx, top as isize + dy);
+        let [nw, ne, sw, se] = [at(0, 0), at(1, 0), at(0, 1), at(1, 1)];
+        std::array::from_fn(|c| {
+            let upper = nw[c] + (ne[c] - nw[c]) * fx;
+            let lower = sw[c] + (se[c] - sw[c]) * fx;
+            upper + (lower - upper) * fy
+        })
+    }
+
+    /// Every pixel from a place of its own.
+    fn moved(&self, place: impl Fn(usize, usize) -> (f32, f32)) -> Self {
+        let pixels = (0..self.width * self.height).map(|i| {
+            let (x, y) = place(i % self.width, i / self.width);
+            self.sample(x, y)
+        });
+        Self { values: pixels.collect(), ..*self }
+    }
+
+    fn map(mut self, change: impl Fn([f32; 3]) -> [f32; 3]) -> Self {
+        self.values.iter_mut().for_each(|value| *value = change(*value));
+        self
+    }
+
+    /// Averages with the given weights around every pixel.
+    fn convolved(&self, kernel: &[(isize, isize, f32)]) -> Self {
+        let total: f32 = kernel.iter().map(|(_, _, weight)| weight).sum();
+        let pixels = (0..self.width * self.height).map(|i| {
+            let (x, y) = ((i % self.width) as isize, (i / self.width) as isize);
+            let mut sum = [0.0; 3];
+            for (dx, dy, weight) in kernel {
+                let value = self.at(x + dx, y + dy);
+                (0..3).for_each(|c| sum[c] += value[c] * weight);
+            }
+            sum.map(|value| value / total)
+        });
+        Self { values: pixels.collect(), ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        dataset::{Dataset, Split},
+        world::{Variant, World},
+    };
+
+    #[test]
+    fn each_changes_more_with_severity_and_repeats() {
+        for size in [32, 96] {
+            let world = World::new(5, size, 16, Split::Test, Variant::Usual);
+            let pictures: Vec<Picture> =
+                (0..16).map(|index| world.get(index).unwrap().picture).collect();
+            for corruption in Corruption::ALL {
+                let mut before = 0.0;
+                for severity in 0..=SEVERITIES {
+                    let changed = |(i, picture): (usize, &Picture)| {
+                        let seed = Seed::new(i as u64);
+                        let once = corruption.apply(picture, severity, seed);
+                        assert_eq!(once, corruption.apply(picture, severity, seed));
+                        assert_eq!((once.width, once.height), (size, size));
+                        picture.difference(&once)
+                    };
+                    let mean = pictures.iter().enumerate().map(changed).sum::<f64>() / 16.0;
+                    let name = corruption.name();
+                    assert!(
+                        severity == 0 && mean == 0.0 || mean > before,
+                        "{name} of severity {severity} at {size} px changes {mean}, one less {before}"
+                    );
+                    before = mean;
+                }
+            }
+        }
+    }
+}

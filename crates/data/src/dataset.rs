@@ -1,0 +1,133 @@
+//! What a data set is.
+
+use std::sync::Arc;
+
+use crate::{error::Result, picture::Picture};
+
+/// One image and what is known about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// The image.
+    pub picture: Picture,
+    /// The number of its class.
+    pub label: usize,
+    /// What it shows, in words.
+    pub caption: Option<String>,
+    /// `[height, width]`: what every pixel belongs to; 0 is the background.
+    pub mask: Option<Vec<u8>>,
+}
+
+impl Sample {
+    /// An image of a class.
+    pub fn new(picture: Picture, label: usize) -> Self {
+        Self { picture, label, caption: None, mask: None }
+    }
+}
+
+/// Images by their index.
+pub trait Dataset: Send + Sync {
+    /// Names of the classes; a label is a place in it.
+    fn classes(&self) -> &[String];
+
+    /// How many samples there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A sample. An error is about this one alone; others may still be read.
+    fn get(&self, index: usize) -> Result<Sample>;
+}
+
+/// A data set in use by several threads.
+pub type Shared = Arc<dyn Dataset>;
+
+/// What part of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// To learn from.
+    Train,
+    /// To judge by.
+    Test,
+}
+
+impl Split {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "training",
+            Self::Test => "test",
+        }
+    }
+}
+
+/// Some of a data set's samples.
+pub struct Selection {
+    of: Shared,
+    indices: Vec<usize>,
+}
+
+impl Selection {
+    /// These samples, in this order.
+    pub fn new(of: Shared, indices: Vec<usize>) -> Self {
+        Self { of, indices }
+    }
+
+    /// Two parts of a data set: most of it, and about `share` of it held out, evenly spread, so that a
+    /// data set sorted by class loses some of every class.
+    pub fn hold_out(of: &Shared, share: f64) -> (Shared, Shared) {
+        let every = if share > 0.0 { (1.0 / share).round().max(2.0) as usize } else { usize::MAX };
+        // Of a few samples, one is held out all the same.
+        let every = if share > 0.0 { every.min(of.len().max(2)) } else { every };
+        let part = |held: bool| -> Shared {
+            let chosen = |index: &usize| (index % every == every - 1) == held;
+            Arc::new(Self::new(of.clone(), (0..of.len()).filter(chosen).collect()))
+        };
+        (part(false), part(true))
+    }
+}
+
+impl Dataset for Selection {
+    fn classes(&self) -> &[String] {
+        self.of.classes()
+    }
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Sample> {
+        self.of.get(self.indices[index])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{Variant, World};
+
+    fn parts(samples: usize, share: f64) -> (usize, usize) {
+        let world: Shared = Arc::new(World::new(1, 8, samples, Split::Train, Variant::Usual));
+        let (most, held) = Selection::hold_out(&world, share);
+        assert_eq!(most.len() + held.len(), samples);
+        (most.len(), held.len())
+    }
+
+    #[test]
+    fn a_share_is_held_out_and_nothing_is_in_both() {
+        assert_eq!(parts(100, 0.1), (90, 10));
+        assert_eq!(parts(5, 0.1), (4, 1));
+        assert_eq!(parts(1, 0.1), (1, 0));
+        assert_eq!(parts(0, 0.1), (0, 0));
+        assert_eq!(parts(10, 0.0), (10, 0));
+        let world: Shared = Arc::new(World::new(1, 8, 20, Split::Train, Variant::Usual));
+        let (most, held) = Selection::hold_out(&world, 0.2);
+        assert_eq!(most.classes(), world.classes());
+        let all = |part: &Shared| -> Vec<_> {
+            (0..part.len()).map(|index| part.get(index).unwrap().picture).collect()
+        };
+        assert!(all(&held).iter().all(|picture| !all(&most).contains(picture)));
+    }
+}

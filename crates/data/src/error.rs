@@ -1,0 +1,43 @@
+//! What can go wrong with data.
+
+use std::{io, path::PathBuf};
+
+use thiserror::Error;
+
+/// A result of this crate.
+pub type Result<T, E = DataError> = std::result::Result<T, E>;
+
+/// What can go wrong.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "every message says what its fields are")]
+pub enum DataError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is not an image that can be read: {why}")]
+    NotAnImage { path: PathBuf, why: String },
+    #[error("{path}: {why}")]
+    Format { path: PathBuf, why: String },
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    Options(String),
+    #[error("{path} has no {split} images")]
+    EmptySplit { path: PathBuf, split: &'static str },
+    #[error("sample {index} has label {label}, but there are {classes} classes")]
+    Label { index: usize, label: usize, classes: usize },
+    #[error(
+        "{bad} of {seen} files could not be read, more than the {percent} % that are allowed; the first \
+         was {first}"
+    )]
+    TooManyBad { bad: usize, seen: usize, percent: f64, first: String },
+    #[error("a worker that reads images has stopped unexpectedly")]
+    WorkerLost,
+}
+
+impl DataError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        |source| Self::Io { path, source }
+    }
+}

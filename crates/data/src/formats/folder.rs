@@ -1,0 +1,178 @@
+//! A folder of images, one folder per class.
+
+use std::path::{Path, PathBuf};
+
+use super::is_image;
+use crate::{
+    dataset::{Dataset, Sample, Split},
+    error::{DataError, Result},
+    picture::Picture,
+};
+
+/// `root/class/*.jpg`; the classes are the folders' names, sorted.
+#[derive(Debug)]
+pub struct ImageFolder {
+    classes: Vec<String>,
+    files: Vec<(PathBuf, usize)>,
+}
+
+impl ImageFolder {
+    /// Lists the images below a folder of classes.
+    pub fn read(root: &Path) -> Result<Self> {
+        Self::read_as(root, None)
+    }
+
+    /// Lists the images of a split whose classes another split has named; it may lack some.
+    pub(super) fn read_as(root: &Path, known: Option<Vec<String>>) -> Result<Self> {
+        let fault = |why: String| DataError::Format { path: root.into(), why };
+        let found = class_folders(root)?;
+        let classes = known.unwrap_or_else(|| found.iter().map(|(name, _)| name.clone()).collect());
+        let mut files = Vec::new();
+        for (name, folder) in &found {
+            let Some(label) = classes.iter().position(|class| class == name) else {
+                return Err(fault(format!("the training images have no class {name:?}")));
+            };
+            let mut images = Vec::new();
+            collect(folder, &mut images)?;
+            images.sort();
+            files.extend(images.into_iter().map(|file| (file, label)));
+        }
+        if files.is_empty() {
+            let why = "no image in any folder of a class (root/class/*.jpg is expected)";
+            return Err(fault(why.to_owned()));
+        }
+        Ok(Self { classes, files })
+    }
+
+    /// The classes that a folder has.
+    pub(super) fn class_names(root: &Path) -> Result<Vec<String>> {
+        Ok(class_folders(root)?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The folder of a split below `root`, under any of its usual names.
+    pub fn split(root: &Path, split: Split) -> Option<PathBuf> {
+        let names: &[&str] = match split {
+            Split::Train => &["train", "training"],
+            Split::Test => &["test", "val", "validation", "valid"],
+        };
+        names.iter().map(|name| root.join(name)).find(|folder| folder.is_dir())
+    }
+}
+
+fn class_folders(root: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut folders: Vec<(String, PathBuf)> = entries(root)?
+        .into_iter()
+        .filter(|path| path.is_dir())
+        .map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path))
+        .collect();
+    folders.sort();
+    Ok(folders)
+}
+
+/// What is in a folder and not hidden.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(DataError::io(folder))? {
+        let entry = entry.map_err(DataError::io(folder))?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
+    }
+    Ok(paths)
+}
+
+/// All images below a folder. A link to a folder is not followed, since it may lead in a circle; a link to
+/// a file that is gone is listed, and found to be unreadable later.
+fn collect(folder: &Path, images: &mut Vec<PathBuf>) -> Result<()> {
+    for path in entries(folder)? {
+        if path.is_dir() {
+            if !path.is_symlink() {
+                collect(&path, images)?;
+            }
+        } else if is_image(&path) {
+            images.push(path);
+        }
+    }
+    Ok(())
+}
+
+impl Dataset for ImageFolder {
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Sample> {
+        let (file, label) = &self.files[index];
+        Ok(Sample::new(Picture::open(file)?, *label))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use super::*;
+    use crate::{EvalLoader, Pixels, dataset::Shared};
+
+    fn image(root: &Path, name: &str, shade: u8) {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        Picture::filled(4, 3, [shade; 3]).save_png(&path).unwrap();
+    }
+
+    #[test]
+    fn folders_are_classes() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        image(root, "dog/b.PNG", 1);
+        image(root, "dog/deep/er/a.png", 2);
+        image(root, "cat/a.jpg", 3);
+        image(root, ".hidden/a.png", 4);
+        image(root, "dog/.thumb.png", 5);
+        fs::write(root.join("dog/notes.txt"), "no image").unwrap();
+        fs::create_dir(root.join("empty")).unwrap();
+        let folder = ImageFolder::read(root).unwrap();
+        assert_eq!(folder.classes(), ["cat", "dog", "empty"]);
+        let samples: Vec<_> = (0..folder.len()).map(|index| folder.get(index).unwrap()).collect();
+        let found: Vec<_> = samples.iter().map(|s| (s.label, s.picture.pixels[0])).collect();
+        assert_eq!(found, [(0, 3), (1, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn a_folder_without_images_says_what_is_expected() {
+        let root = tempfile::tempdir().unwrap();
+        let message = ImageFolder::read(root.path()).unwrap_err().to_string();
+        assert!(message.contains("root/class/*.jpg"), "{message}");
+        assert!(ImageFolder::read(&root.path().join("nothing")).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_that_cannot_be_read_are_left_out_and_links_do_not_circle() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for i in 0..300 {
+            image(root, &format!("a/{i:03}.png"), 7);
+        }
+        fs::write(root.join("a/text.jpg"), "this is text").unwrap();
+        std::os::unix::fs::symlink("nowhere.png", root.join("a/gone.png")).unwrap();
+        std::os::unix::fs::symlink(root, root.join("a/circle")).unwrap();
+        let data: Shared = Arc::new(ImageFolder::read(root).unwrap());
+        assert_eq!(data.len(), 302);
+        let pixels = Pixels { side: 8, mean: [0.0; 3], deviation: [1.0; 3] };
+        let mut loader = EvalLoader::new(data, pixels, 64);
+        let read: usize = loader.by_ref().map(|batch| batch.unwrap().len()).sum();
+        assert_eq!((read, loader.bad().count()), (300, 2));
+
+        for i in 0..5 {
+            fs::write(root.join(format!("a/{i:03}.png")), "no longer an image").unwrap();
+        }
+        let data: Shared = Arc::new(ImageFolder::read(root).unwrap());
+        let error = EvalLoader::new(data, pixels, 64).find_map(Result::err).unwrap();
+        assert!(matches!(error, DataError::TooManyBad { .. }), "{error}");
+    }
+}

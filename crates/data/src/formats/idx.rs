@@ -1,0 +1,181 @@
+//! IDX files: MNIST and its family.
+
+use std::path::{Path, PathBuf};
+
+use super::read_maybe_gz;
+use crate::{
+    dataset::{Dataset, Sample, Split},
+    error::{DataError, Result},
+    picture::Picture,
+};
+
+/// Grey images with labels, in memory.
+#[derive(Debug)]
+pub struct Idx {
+    rows: usize,
+    columns: usize,
+    pixels: Vec<u8>,
+    labels: Vec<u8>,
+    classes: Vec<String>,
+}
+
+/// Names of Fashion-MNIST's classes.
+const FASHION: [&str; 10] = [
+    "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+    "ankle boot",
+];
+
+impl Idx {
+    /// Reads a file of images and one of labels, gzip or not.
+    pub fn read(images: &Path, labels: &Path) -> Result<Self> {
+        let fault = |path: &Path, why: String| DataError::Format { path: path.into(), why };
+        let (sizes, pixels) = parse(images)?;
+        let [count, rows, columns] = sizes.as_slice() else {
+            return Err(fault(images, format!("images have three axes, these {}", sizes.len())));
+        };
+        if *rows == 0 || *columns == 0 {
+            return Err(fault(images, format!("images of {rows} × {columns} pixels")));
+        }
+        let (label_sizes, values) = parse(labels)?;
+        if label_sizes != [*count] {
+            return Err(fault(labels, format!("{label_sizes:?} labels for {count} images")));
+        }
+        if *count == 0 {
+            return Err(fault(images, "it has no images".to_owned()));
+        }
+        let fashion = images.to_string_lossy().contains("fashion");
+        let most = values.iter().max().map_or(0, |label| *label as usize + 1);
+        let classes = match fashion && most <= 10 {
+            true => FASHION.map(str::to_owned).to_vec(),
+            false => (0..most.max(10)).map(|i| i.to_string()).collect(),
+        };
+        Ok(Self { rows: *rows, columns: *columns, pixels, labels: values, classes })
+    }
+
+    /// The files of a split in a folder, by the names that the family uses.
+    pub fn files(folder: &Path, split: Split) -> Option<(PathBuf, PathBuf)> {
+        let words: &[&str] = match split {
+            Split::Train => &["train"],
+            Split::Test => &["t10k", "test"],
+        };
+        let mut names: Vec<PathBuf> =
+            std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        names.sort();
+        let find = |kind: &str| {
+            names.iter().find(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let fits = words.iter().any(|word| name.contains(word)) && name.contains(kind);
+                fits && name.contains("idx") && path.is_file()
+            })
+        };
+        Some((find("images")?.clone(), find("labels")?.clone()))
+    }
+}
+
+/// Sizes and bytes of a file of unsigned bytes.
+fn parse(path: &Path) -> Result<(Vec<usize>, Vec<u8>)> {
+    let fault = |why: String| DataError::Format { path: path.into(), why };
+    let bytes = read_maybe_gz(path)?;
+    let [0, 0, 8, axes, rest @ ..] = bytes.as_slice() else {
+        return Err(fault("it does not begin like an IDX file of bytes".to_owned()));
+    };
+    let axes = *axes as usize;
+    if rest.len() < 4 * axes {
+        return Err(fault("it ends inside its header".to_owned()));
+    }
+    let (header, data) = rest.split_at(4 * axes);
+    let sizes: Vec<usize> = header
+        .chunks_exact(4)
+        .map(|size| u32::from_be_bytes(size.try_into().expect("four bytes")) as usize)
+        .collect();
+    let expected = sizes.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
+    if expected != Some(data.len()) {
+        return Err(fault(format!("{sizes:?} values are promised, {} are there", data.len())));
+    }
+    Ok((sizes, data.to_vec()))
+}
+
+impl Dataset for Idx {
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Sample> {
+        let size = self.rows * self.columns;
+        let grey = &self.pixels[index * size..(index + 1) * size];
+        let picture = Picture::from_grey(self.columns, self.rows, grey);
+        Ok(Sample::new(picture, self.labels[index] as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn idx(sizes: &[u32], data: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0, 0, 8, sizes.len() as u8];
+        sizes.iter().for_each(|size| bytes.extend(size.to_be_bytes()));
+        bytes.extend(data);
+        bytes
+    }
+
+    fn read(images: &[u8], labels: &[u8]) -> Result<Idx> {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b] = ["i", "l"].map(|name| folder.path().join(name));
+        std::fs::write(&a, images).unwrap();
+        std::fs::write(&b, labels).unwrap();
+        Idx::read(&a, &b)
+    }
+
+    #[test]
+    fn grey_images_and_labels_belong_together() {
+        let pixels: Vec<u8> = (0..12).collect();
+        let data = read(&idx(&[2, 2, 3], &pixels), &idx(&[2], &[4, 11])).unwrap();
+        assert_eq!((data.len(), data.classes().len()), (2, 12));
+        let sample = data.get(1).unwrap();
+        assert_eq!(sample.label, 11);
+        assert_eq!((sample.picture.width, sample.picture.height), (3, 2));
+        assert_eq!(sample.picture.at(0, 1), [9; 3]);
+    }
+
+    #[test]
+    fn files_are_found_packed_or_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&idx(&[1, 1, 1], &[5])).unwrap();
+        std::fs::write(folder.join("t10k-images-idx3-ubyte.gz"), packed.finish().unwrap()).unwrap();
+        std::fs::write(folder.join("t10k-labels-idx1-ubyte"), idx(&[1], &[7])).unwrap();
+        std::fs::create_dir(folder.join("train-images")).unwrap();
+        std::fs::create_dir(folder.join("train-labels")).unwrap();
+        let (images, labels) = Idx::files(folder, Split::Test).unwrap();
+        assert_eq!(Idx::read(&images, &labels).unwrap().get(0).unwrap().label, 7);
+        assert!(Idx::files(folder, Split::Train).is_none());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let (images, labels) = (idx(&[2, 2, 3], &[0; 12]), idx(&[2], &[0, 1]));
+        let huge = idx(&[u32::MAX, u32::MAX, u32::MAX], &[0; 12]);
+        for (images, labels, why) in [
+            (&images[..20], &labels[..], "are there"),
+            (&images[..6], &labels, "header"),
+            (b"", &labels, "does not begin"),
+            (&images, &labels[..9], "are there"),
+            (&images, &idx(&[3], &[0; 3]), "for 2 images"),
+            (&labels, &labels, "three axes"),
+            (&huge, &labels, "are there"),
+            (&idx(&[2, 0, 3], &[]), &labels, "0 × 3"),
+            (&idx(&[0, 2, 3], &[]), &idx(&[0], &[]), "no images"),
+        ] {
+            let message = read(images, labels).unwrap_err().to_string();
+            assert!(message.contains(why), "{message}");
+        }
+    }
+}

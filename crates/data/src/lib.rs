@@ -1,0 +1,28 @@
+//! Images, from where they are to the numbers a model sees.
+//!
+//! | folder | room for |
+//! |---|---|
+//! | `world/` | the built-in world: scenes drawn from a seed and an index, with labels, masks, captions |
+//! | `formats/` | data sets on disk, and how one is told from another |
+//! | `augment/` | what training does to an image |
+//! | `corrupt/` | the fifteen common corruptions in five severities |
+//! | `loader/` | batches, in an order that depends on the seed alone |
+//!
+//! Pixels are 8-bit RGB until the last moment; a [`Batch`] holds floats `[B, H, W, 3]`.
+
+#![forbid(unsafe_code)]
+
+pub mod augment;
+pub mod corrupt;
+pub mod formats;
+pub mod world;
+
+mod dataset;
+mod error;
+mod loader;
+mod picture;
+
+pub use dataset::{Dataset, Sample, Selection, Shared, Split};
+pub use error::{DataError, Result};
+pub use loader::{BadFiles, Batch, Change, EvalLoader, Pixels, Position, TrainLoader, TrainOptions};
+pub use picture::Picture;

@@ -1,0 +1,389 @@
+//! Endless, shuffled, augmented batches.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, mpsc::Receiver},
+};
+
+use omma_routing::Seed;
+use rand::seq::SliceRandom;
+
+use super::{BadFiles, Batch, Pixels, workers::Workers};
+use crate::{
+    augment::{Augmentation, Mixing, mix},
+    dataset::{Sample, Shared},
+    error::{DataError, Result},
+};
+
+/// What happens to training images.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrainOptions {
+    /// Images per batch.
+    pub batch: usize,
+    /// What pixels become.
+    pub pixels: Pixels,
+    /// What happens to every image.
+    pub augmentation: Augmentation,
+    /// What happens to every batch.
+    pub mixing: Mixing,
+    /// How much of every target is spread over all classes.
+    pub label_smoothing: f64,
+    /// Batches that are made ahead.
+    pub prefetch: usize,
+    /// Threads that make them.
+    pub workers: usize,
+    /// The share of files that may be unreadable.
+    pub bad_share: f64,
+}
+
+impl TrainOptions {
+    fn check(&self) -> Result<()> {
+        let refuse = |what: &str| Err(DataError::Options(what.to_owned()));
+        if self.batch == 0 {
+            return refuse("a batch needs at least one image");
+        }
+        if self.pixels.side == 0 {
+            return refuse("images need at least one pixel");
+        }
+        if !self.pixels.deviation.iter().all(|deviation| *deviation > 0.0) {
+            return refuse("the deviation of the pixels is above 0 in every channel");
+        }
+        if !(0.0..=1.0).contains(&self.label_smoothing) {
+            return refuse("label smoothing lies between 0 and 1");
+        }
+        Ok(())
+    }
+}
+
+/// Where a run is in its data: batches that were taken since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// Batches taken.
+    pub batches: u64,
+}
+
+/// Endless training batches: every epoch a new shuffle of all samples, a short last batch left out.
+pub struct TrainLoader {
+    source: Arc<Source>,
+    workers: Workers,
+    position: u64,
+    started: u64,
+    running: VecDeque<Receiver<Result<Batch>>>,
+    order: Option<(u64, Arc<Vec<u32>>)>,
+}
+
+/// What all workers share.
+struct Source {
+    data: Shared,
+    options: TrainOptions,
+    seed: Seed,
+    bad: BadFiles,
+}
+
+impl TrainLoader {
+    /// Batches from `position` on, exactly as an uninterrupted run would get them.
+    pub fn new(data: Shared, options: TrainOptions, seed: Seed, position: Position) -> Result<Self> {
+        options.check()?;
+        if data.is_empty() {
+            return Err(DataError::NotFound("there are no training images".to_owned()));
+        }
+        if u32::try_from(data.len()).is_err() {
+            return Err(DataError::Options(format!("{} images are too many", data.len())));
+        }
+        let workers = Workers::new(options.workers).map_err(|_| DataError::WorkerLost)?;
+        let bad = BadFiles::new(options.bad_share);
+        let started = position.batches;
+        Ok(Self {
+            source: Arc::new(Source { data, options, seed, bad }),
+            workers,
+            position: started,
+            started,
+            running: VecDeque::new(),
+            order: None,
+        })
+    }
+
+    /// Batches of an epoch; a data set smaller than a batch is repeated inside it.
+    pub fn batches_per_epoch(&self) -> u64 {
+        (self.source.data.len() / self.source.options.batch).max(1) as u64
+    }
+
+    /// Where the next batch is.
+    pub fn position(&self) -> Position {
+        Position { batches: self.position }
+    }
+
+    /// What could not be read so far.
+    pub fn bad(&self) -> &BadFiles {
+        &self.source.bad
+    }
+
+    /// The next batch.
+    pub fn next_batch(&mut self) -> Result<Batch> {
+        let options = &self.source.options;
+        let ahead = options.prefetch.max(options.workers).max(1);
+        while self.running.len() < ahead {
+            self.start();
+        }
+        let batch = self.running.pop_front().ok_or(DataError::WorkerLost)?;
+        // While this one is waited for, the next ones are made.
+        self.start();
+        self.position += 1;
+        batch.recv().map_err(|_| DataError::WorkerLost)?
+    }
+
+    fn start(&mut self) {
+        let number = self.started;
+        let per_epoch = self.batches_per_epoch();
+        let (epoch, place) = (number / per_epoch, number % per_epoch);
+        let order = match &self.order {
+            Some((of, order)) if *of == epoch => order.clone(),
+            _ => {
+                let mut order: Vec<u32> = (0..self.source.data.len() as u32).collect();
+                order.shuffle(&mut self.source.seed.named("epoch").numbered(epoch).rng());
+                let order = Arc::new(order);
+                self.order = Some((epoch, order.clone()));
+                order
+            }
+        };
+        let (source, seed) = (self.source.clone(), self.source.seed.named("batch").numbered(number));
+        self.running.push_back(self.workers.start(move || source.batch(&order, place, seed)));
+        self.started += 1;
+    }
+}
+
+impl Source {
+    fn batch(&self, order: &[u32], place: u64, seed: Seed) -> Result<Batch> {
+        let options = &self.options;
+        let classes = self.data.classes().len();
+        let side = options.pixels.side;
+        let mut batch = Batch {
+            pixels: Vec::with_capacity(options.batch * side * side * 3),
+            targets: vec![0.0; options.batch * classes],
+            labels: Vec::with_capacity(options.batch),
+            side,
+        };
+        let first = place as usize * options.batch;
+        for slot in 0..options.batch {
+            let mut rng = seed.named("image").numbered(slot as u64).rng();
+            let (index, sample) = self.sample(order, first + slot)?;
+            if sample.label >= classes {
+                return Err(DataError::Label { index, label: sample.label, classes });
+            }
+            let picture = options.augmentation.apply(&sample.picture, side, &mut rng);
+            options.pixels.write(&picture, &mut batch.pixels);
+            batch.labels.push(sample.label);
+            let smoothing = options.label_smoothing as f32;
+            let target = &mut batch.targets[slot * classes..(slot + 1) * classes];
+            target.fill(smoothing / classes as f32);
+            target[sample.label] += 1.0 - smoothing;
+        }
+        let mut rng = seed.named("mixing").rng();
+        mix(&options.mixing, &mut batch.pixels, &mut batch.targets, (side, classes), &mut rng);
+        Ok(batch)
+    }
+
+    /// The sample at a place of the epoch. An unreadable one is replaced from the epoch's other half, so
+    /// that its replacement is seldom in the same batch.
+    fn sample(&self, order: &[u32], place: usize) -> Result<(usize, Sample)> {
+        let others = (0..order.len()).map(|shift| place + order.len() / 2 + shift);
+        for place in std::iter::once(place).chain(others) {
+            let index = order[place % order.len()] as usize;
+            if let Some(sample) = self.bad.read(&self.data, index)? {
+                return Ok((index, sample));
+            }
+        }
+        Err(self.bad.too_many())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        augment::Crop,
+        dataset::{Dataset, Split},
+        picture::Picture,
+        world::{Variant, World},
+    };
+
+    fn options(workers: usize, prefetch: usize) -> TrainOptions {
+        TrainOptions {
+            batch: 8,
+            pixels: Pixels { side: 16, mean: [0.5; 3], deviation: [0.25; 3] },
+            augmentation: Augmentation {
+                crop: Crop::RandomResized,
+                flip: true,
+                operations: 2,
+                erasing: 0.3,
+                ..Augmentation::default()
+            },
+            mixing: Mixing { mixup: 0.8, cutmix: 1.0 },
+            label_smoothing: 0.1,
+            prefetch,
+            workers,
+            bad_share: 0.01,
+        }
+    }
+
+    fn batches(data: &Shared, options: TrainOptions, from: u64, count: usize) -> Vec<Batch> {
+        let position = Position { batches: from };
+        let mut loader = TrainLoader::new(data.clone(), options, Seed::new(4), position).unwrap();
+        let batches = (0..count).map(|_| loader.next_batch().unwrap()).collect();
+        assert_eq!(loader.position().batches, from + count as u64);
+        batches
+    }
+
+    fn world(samples: usize) -> Shared {
+        Arc::new(World::new(1, 20, samples, Split::Train, Variant::Usual))
+    }
+
+    /// Labels are indices; some samples cannot be read.
+    struct Numbers {
+        classes: Vec<String>,
+        holes: Vec<usize>,
+        highest: usize,
+    }
+
+    impl Numbers {
+        fn shared(count: usize, holes: &[usize], highest: usize) -> Shared {
+            let classes = (0..count).map(|i| i.to_string()).collect();
+            Arc::new(Self { classes, holes: holes.to_vec(), highest })
+        }
+    }
+
+    impl Dataset for Numbers {
+        fn classes(&self) -> &[String] {
+            &self.classes
+        }
+
+        fn len(&self) -> usize {
+            self.classes.len()
+        }
+
+        fn get(&self, index: usize) -> Result<Sample> {
+            match self.holes.contains(&index) {
+                true => Err(DataError::NotFound(format!("hole {index}"))),
+                false => Ok(Sample::new(Picture::filled(4, 6, [9; 3]), index.min(self.highest))),
+            }
+        }
+    }
+
+    fn plain(batch: usize) -> TrainOptions {
+        TrainOptions {
+            batch,
+            augmentation: Augmentation::default(),
+            mixing: Mixing::default(),
+            ..options(2, 2)
+        }
+    }
+
+    #[test]
+    fn batches_depend_on_the_seed_and_not_on_the_workers() {
+        let data = world(50);
+        let expected = batches(&data, options(1, 0), 0, 20);
+        assert_eq!(expected, batches(&data, options(4, 3), 0, 20));
+        assert_ne!(expected[0], expected[1]);
+        let other = TrainLoader::new(data, options(1, 0), Seed::new(5), Position::default());
+        assert_ne!(expected[0], other.unwrap().next_batch().unwrap());
+        for batch in &expected {
+            assert_eq!((batch.len(), batch.pixels.len()), (8, 8 * 16 * 16 * 3));
+            assert!(batch.pixels.iter().all(|value| (-2.01..=2.01).contains(value)));
+            for target in batch.targets.chunks_exact(10) {
+                assert!((target.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+                assert!(target.iter().all(|share| *share >= 0.0099));
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_continues_as_if_never_interrupted() {
+        let data = world(50);
+        let whole = batches(&data, options(2, 2), 0, 20);
+        for from in [1, 6, 13] {
+            assert_eq!(whole[from as usize..], batches(&data, options(3, 1), from, 20 - from as usize));
+        }
+    }
+
+    #[test]
+    fn an_epoch_has_every_sample_once_and_the_next_is_in_another_order() {
+        let data = Numbers::shared(24, &[], usize::MAX);
+        let labels = |from| -> Vec<usize> {
+            batches(&data, plain(8), from, 3).into_iter().flat_map(|batch| batch.labels).collect()
+        };
+        let (first, second) = (labels(0), labels(3));
+        assert_ne!(first, second);
+        for mut epoch in [first, second] {
+            epoch.sort_unstable();
+            assert_eq!(epoch, (0..24).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn few_samples_fill_a_batch() {
+        let batch = batches(&Numbers::shared(3, &[], usize::MAX), plain(8), 0, 1).remove(0);
+        assert_eq!(batch.len(), 8);
+        for label in 0..3 {
+            assert!(batch.labels.contains(&label));
+        }
+    }
+
+    #[test]
+    fn unreadable_samples_are_replaced_the_same_way_every_time() {
+        let data = Numbers::shared(40, &[3, 17], usize::MAX);
+        let few = batches(&data, plain(8), 0, 15);
+        let labels: Vec<usize> = few.iter().flat_map(|batch| batch.labels.clone()).collect();
+        assert!(!labels.contains(&3) && !labels.contains(&17));
+        assert_eq!(few, batches(&data, TrainOptions { workers: 1, ..plain(8) }, 0, 15));
+        assert_eq!(few[7..], batches(&data, plain(8), 7, 8));
+
+        let all: Vec<usize> = (0..2).collect();
+        for (count, holes) in [(2, all), (40, (0..10).collect())] {
+            let data = Numbers::shared(count, &holes, usize::MAX);
+            let mut loader =
+                TrainLoader::new(data, plain(8), Seed::new(1), Position::default()).unwrap();
+            let error = (0..20).find_map(|_| loader.next_batch().err()).unwrap();
+            assert!(matches!(error, DataError::TooManyBad { .. }), "{error}");
+            assert!(error.to_string().contains("hole"), "{error}");
+        }
+    }
+
+    /// The last of nine classes has a label of its own beyond them.
+    struct Beyond(Shared);
+
+    impl Dataset for Beyond {
+        fn classes(&self) -> &[String] {
+            &self.0.classes()[..self.0.len() - 1]
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn get(&self, index: usize) -> Result<Sample> {
+            self.0.get(index)
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let data = Numbers::shared(10, &[], usize::MAX);
+        let refused = |options| {
+            TrainLoader::new(data.clone(), options, Seed::new(1), Position::default()).is_err()
+        };
+        assert!(!refused(plain(8)));
+        assert!(refused(plain(0)));
+        assert!(refused(TrainOptions { label_smoothing: f64::NAN, ..plain(8) }));
+        let pixels = Pixels { side: 0, ..plain(8).pixels };
+        assert!(refused(TrainOptions { pixels, ..plain(8) }));
+        let pixels = Pixels { deviation: [0.0; 3], ..plain(8).pixels };
+        assert!(refused(TrainOptions { pixels, ..plain(8) }));
+        let none = Numbers::shared(0, &[], 0);
+        assert!(TrainLoader::new(none, plain(8), Seed::new(1), Position::default()).is_err());
+        let beyond: Shared = Arc::new(Beyond(data.clone()));
+        let mut loader =
+            TrainLoader::new(beyond, plain(10), Seed::new(1), Position::default()).unwrap();
+        let error = loader.next_batch().unwrap_err();
+        assert!(matches!(error, DataError::Label { label: 9, classes: 9, .. }), "{error}");
+    }
+}

@@ -1,0 +1,139 @@
+//! The built-in world: scenes of shapes that need no download.
+//!
+//! A scene has one large object among small ones, clutter, light and noise. Its class is the shape of
+//! the large object, whatever its colour, texture, place and turn. Every sample is made from the seed
+//! and its index alone, and comes with a mask and a caption.
+
+mod caption;
+mod draw;
+mod scene;
+mod shape;
+
+use omma_routing::Seed;
+
+pub use self::{
+    scene::{Object, Scene},
+    shape::{Colour, Shape, Texture},
+};
+use crate::{
+    dataset::{Dataset, Sample, Split},
+    error::Result,
+};
+
+/// What the world shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// The shapes that are the classes.
+    Usual,
+    /// Scenes like these with shapes that are not among the classes.
+    NearOod,
+    /// Textures without any object.
+    FarOod,
+}
+
+/// Scenes by their index.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// Where everything random comes from.
+    pub seed: u64,
+    /// Side of the images.
+    pub size: usize,
+    /// How many samples it pretends to have.
+    pub samples: usize,
+    /// What it shows.
+    pub variant: Variant,
+    /// Training and test scenes never coincide.
+    pub split: Split,
+    classes: Vec<String>,
+}
+
+impl World {
+    /// A world of scenes.
+    pub fn new(seed: u64, size: usize, samples: usize, split: Split, variant: Variant) -> Self {
+        let classes = Shape::CLASSES.iter().map(|shape| shape.name().to_owned()).collect();
+        Self { seed, size, samples, variant, split, classes }
+    }
+
+    /// What is in a scene.
+    pub fn scene(&self, index: usize) -> Scene {
+        let root = Seed::new(self.seed).named("world").named(self.split.name());
+        Scene::new(self.variant, root.numbered(index as u64))
+    }
+}
+
+impl Dataset for World {
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn get(&self, index: usize) -> Result<Sample> {
+        let scene = self.scene(index);
+        let (picture, mask) = scene.draw(self.size);
+        let label = scene.class().unwrap_or(0);
+        Ok(Sample { picture, label, caption: Some(scene.caption()), mask: Some(mask) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world(split: Split, variant: Variant) -> World {
+        World::new(3, 32, 100, split, variant)
+    }
+
+    #[test]
+    fn a_sample_depends_on_seed_split_and_index_alone() {
+        let usual = world(Split::Train, Variant::Usual);
+        let sample = usual.get(17).unwrap();
+        assert_eq!(sample, usual.get(17).unwrap());
+        assert_ne!(sample.picture, usual.get(18).unwrap().picture);
+        assert_ne!(sample.picture, world(Split::Test, Variant::Usual).get(17).unwrap().picture);
+        let other = World::new(4, 32, 100, Split::Train, Variant::Usual);
+        assert_ne!(sample.picture, other.get(17).unwrap().picture);
+    }
+
+    #[test]
+    fn labels_are_even_and_masks_show_the_object() {
+        let usual = World::new(1, 48, 2000, Split::Train, Variant::Usual);
+        let mut counts = vec![0; usual.classes().len()];
+        let mut seen = 0;
+        for index in 0..2000 {
+            let scene = usual.scene(index);
+            counts[scene.class().unwrap()] += 1;
+            if index < 50 {
+                let sample = usual.get(index).unwrap();
+                let mask = sample.mask.unwrap();
+                assert_eq!(mask.len(), 48 * 48);
+                let main = mask.iter().filter(|value| **value == 1 + sample.label as u8).count();
+                seen += usize::from(main > 48 * 48 / 40);
+            }
+        }
+        assert!(counts.iter().all(|count| (130..270).contains(count)), "{counts:?}");
+        assert!(seen >= 45, "the main object can be seen in {seen} of 50 scenes");
+    }
+
+    #[test]
+    fn strange_worlds_have_no_class() {
+        for variant in [Variant::NearOod, Variant::FarOod] {
+            let strange = world(Split::Test, variant);
+            assert!((0..50).all(|index| strange.scene(index).class().is_none()));
+        }
+    }
+
+    #[test]
+    fn captions_vary_and_name_the_main_object() {
+        let usual = world(Split::Train, Variant::Usual);
+        let captions: std::collections::BTreeSet<String> =
+            (0..100).map(|index| usual.scene(index).caption()).collect();
+        assert!(captions.len() > 90);
+        for index in 0..100 {
+            let scene = usual.scene(index);
+            assert!(scene.caption().contains(scene.main().unwrap().shape.name()));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What is in a scene.
+
+use omma_routing::Seed;
+use rand::{Rng, RngExt, seq::IndexedRandom};
+
+use super::{
+    Variant,
+    shape::{Colour, Shape, Texture},
+};
+
+/// One object.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Object {
+    /// Its outline.
+    pub shape: Shape,
+    /// What one sees first.
+    pub colour: Colour,
+    /// The other colour of its texture.
+    pub second: Colour,
+    /// What covers it.
+    pub texture: Texture,
+    /// Its middle, in units of the image's side.
+    pub centre: [f32; 2],
+    /// Its radius, in the same units.
+    pub radius: f32,
+    /// Its turn, in radians.
+    pub turn: f32,
+    /// Its width against its height.
+    pub stretch: f32,
+    /// How fine its texture is.
+    pub scale: f32,
+}
+
+/// Light, background and the small things nobody would mention.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Setting {
+    /// Corners of the background: left top, right top, left bottom.
+    pub(super) background: [[f32; 3]; 3],
+    pub(super) texture: Texture,
+    pub(super) texture_scale: f32,
+    pub(super) texture_strength: f32,
+    /// Where light comes from, and how much of it is missing on the other side.
+    pub(super) light: [f32; 2],
+    pub(super) shadow: f32,
+    /// Standard deviation of the noise.
+    pub(super) noise: f32,
+    /// Thin lines: two ends and a colour.
+    pub(super) lines: Vec<([f32; 4], [f32; 3])>,
+}
+
+/// A scene.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scene {
+    /// From the farthest to the nearest.
+    pub objects: Vec<Object>,
+    /// Which of them is the main one.
+    pub(super) main: Option<usize>,
+    pub(super) setting: Setting,
+    pub(super) seed: Seed,
+}
+
+impl Scene {
+    pub(super) fn new(variant: Variant, seed: Seed) -> Self {
+        let mut rng = seed.named("scene").rng();
+        let setting = Setting::new(&mut rng, variant);
+        if variant == Variant::FarOod {
+            return Self { objects: Vec::new(), main: None, setting, seed };
+        }
+        let shapes: &[Shape] = match variant {
+            Variant::NearOod => &Shape::STRANGE,
+            _ => &Shape::CLASSES,
+        };
+        let main = Object::new(&mut rng, shapes, 0.22..0.36, 0.3..0.7);
+        let behind = rng.random_range(1..=3);
+        let in_front = rng.random_range(0..=3);
+        let small = |rng: &mut _| Object::new(rng, &Shape::CLASSES, 0.06..0.14, 0.05..0.95);
+        let mut objects: Vec<Object> = (0..behind).map(|_| small(&mut rng)).collect();
+        objects.push(main);
+        objects.extend((0..in_front).map(|_| small(&mut rng)));
+        Self { objects, main: Some(behind), setting, seed }
+    }
+
+    /// The object that the scene is about.
+    pub fn main(&self) -> Option<&Object> {
+        self.objects.get(self.main?)
+    }
+
+    /// The class of the scene, if it has one.
+    pub fn class(&self) -> Option<usize> {
+        let shape = self.main()?.shape;
+        Shape::CLASSES.iter().position(|class| *class == shape)
+    }
+}
+
+impl Object {
+    fn new(
+        rng: &mut impl Rng,
+        shapes: &[Shape],
+        radius: std::ops::Range<f32>,
+        place: std::ops::Range<f32>,
+    ) -> Self {
+        let colour = *Colour::ALL.choose(rng).expect("there are colours");
+        let others: Vec<Colour> = Colour::ALL.into_iter().filter(|other| *other != colour).collect();
+        Self {
+            shape: *shapes.choose(rng).expect("there are shapes"),
+            colour,
+            second: *others.choose(rng).expect("there are more"),
+            texture: *Texture::ALL.choose(rng).expect("there are textures"),
+            centre: [rng.random_range(place.clone()), rng.random_range(place)],
+            radius: rng.random_range(radius),
+            turn: rng.random_range(0.0..std::f32::consts::TAU),
+            stretch: rng.random_range(0.8..1.25),
+            scale: rng.random_range(5.0..11.0),
+        }
+    }
+}
+
+impl Setting {
+    fn new(rng: &mut impl Rng, variant: Variant) -> Self {
+        let colour = |rng: &mut dyn Rng| std::array::from_fn(|_| rng.random_range(0.1..0.9));
+        let base: [f32; 3] = colour(rng);
+        let near = |rng: &mut dyn Rng| base.map(|c| (c + rng.random_range(-0.25f32..0.25)).clamp(0.0, 1.0));
+        let lines = rng.random_range(2..=7);
+        let lines = (0..lines).map(|_| {
+            let ends = std::array::from_fn(|_| rng.random_range(0.0..1.0));
+            (ends, colour(rng))
+        });
+        let lines: Vec<_> = lines.collect();
+        let far = variant == Variant::FarOod;
+        Self {
+            background: [base, near(rng), near(rng)],
+            texture: *Texture::ALL.choose(rng).expect("there are textures"),
+            texture_scale: rng.random_range(15.0..60.0),
+            texture_strength: rng.random_range(0.0..if far { 0.9 } else { 0.35 }),
+            light: [rng.random_range(-1.0..1.0), rng.random_range(-1.0..1.0)],
+            shadow: rng.random_range(0.0..0.5),
+            noise: rng.random_range(0.01..0.08),
+            lines,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The page: one HTML file that needs nothing else.
+
+use std::fmt::{self, Write};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+
+use crate::text::escape;
+
+const STYLE: &str = include_str!("page.css");
+
+/// A picture with what was said of it.
+#[derive(Debug, Clone, Default)]
+pub struct PictureCard {
+    /// The picture; [`png`](crate::png) makes one of pixels.
+    pub png: Vec<u8>,
+    /// What it is.
+    pub caption: String,
+    /// Whether what was said is right, if that can be told.
+    pub good: Option<bool>,
+    /// What else to know, in small print.
+    pub detail: String,
+}
+
+/// A page under construction; every method adds a block below the last one.
+#[derive(Debug, Clone)]
+pub struct Page {
+    title: String,
+    subtitle: String,
+    /// Finished markup: the lead, then one section per heading.
+    body: String,
+    in_section: bool,
+}
+
+impl Page {
+    /// An empty page.
+    pub fn new(title: impl Into<String>, subtitle: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            subtitle: subtitle.into(),
+            body: String::new(),
+            in_section: false,
+        }
+    }
+
+    /// Starts a section.
+    #[must_use]
+    pub fn section(mut self, title: &str) -> Self {
+        if self.in_section {
+            self.add(format_args!("</section>"));
+        }
+        self.in_section = true;
+        self.add(format_args!("<section>\n<h2>{}</h2>", escape(title)));
+        self
+    }
+
+    /// Adds paragraphs; an empty line parts them.
+    #[must_use]
+    pub fn text(mut self, text: &str) -> Self {
+        for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
+            self.add(format_args!("<p>{}</p>", escape(paragraph.trim())));
+        }
+        self
+    }
+
+    /// Adds tiles of a name, a value in large type, and a note that may be empty.
+    #[must_use]
+    pub fn facts<'a>(mut self, facts: impl IntoIterator<Item = (&'a str, String, String)>) -> Self {
+        self.add(format_args!(r#"<dl class="facts">"#));
+        for (name, value, note) in facts {
+            let (name, value) = (escape(name), escape(&value));
+            self.add(format_args!("<div><dt>{name}</dt><dd>{value}</dd>"));
+            if !note.is_empty() {
+                self.add(format_args!(r#"<dd class="note">{}</dd>"#, escape(&note)));
+            }
+            self.add(format_args!("</div>"));
+        }
+        self.add(format_args!("</dl>"));
+        self
+    }
+
+    /// Adds a table; columns of numbers are set flush right.
+    #[must_use]
+    pub fn table(mut self, header: &[&str], rows: &[Vec<String>]) -> Self {
+        let numbers: Vec<bool> = (0..header.len())
+            .map(|column| rows.iter().filter_map(|row| row.get(column)).all(|cell| is_number(cell)))
+            .collect();
+        let class = |column: usize| match numbers.get(column) {
+            Some(true) => r#" class="number""#,
+            _ => "",
+        };
+        self.add(format_args!(r#"<div class="table"><table><thead><tr>"#));
+        for (column, name) in header.iter().enumerate() {
+            self.add(format_args!(r#"<th scope="col"{}>{}</th>"#, class(column), escape(name)));
+        }
+        self.add(format_args!("</tr></thead><tbody>"));
+        for row in rows {
+            self.add(format_args!("<tr>"));
+            for (column, cell) in row.iter().enumerate() {
+                self.add(format_args!("<td{}>{}</td>", class(column), escape(cell)));
+            }
+            self.add(format_args!("</tr>"));
+        }
+        self.add(format_args!("</tbody></table></div>"));
+        self
+    }
+
+    /// Adds figures side by side, as far as there is room. Each is an SVG document of this crate
+    /// and goes onto the page as it is.
+    #[must_use]
+    pub fn figures(mut self, figures: impl IntoIterator<Item = String>) -> Self {
+        self.add(format_args!(r#"<div class="figures">"#));
+        for svg in figures {
+            self.add(format_args!("<figure>{svg}</figure>"));
+        }
+        self.add(format_args!("</div>"));
+        self
+    }
+
+    /// Adds pictures in a grid, enlarged without smoothing.
+    #[must_use]
+    pub fn pictures(mut self, pictures: impl IntoIterator<Item = PictureCard>) -> Self {
+        self.add(format_args!(r#"<div class="pictures">"#));
+        for picture in pictures {
+            let data = BASE64_STANDARD.encode(&picture.png);
+            let caption = escape(&picture.caption);
+            let (class, mark) = match picture.good {
+                Some(true) => (r#" class="good""#, r#"<span title="right">✓</span> "#),
+                Some(false) => (r#" class="bad""#, r#"<span title="wrong">✗</span> "#),
+                None => ("", ""),
+            };
+            self.add(format_args!(
+                r#"<figure{class}><img src="data:image/png;base64,{data}" alt="{caption}"/><figcaption>{mark}{caption}"#
+            ));
+            if !picture.detail.is_empty() {
+                self.add(format_args!("<small>{}</small>", escape(&picture.detail)));
+            }
+            self.add(format_args!("</figcaption></figure>"));
+        }
+        self.add(format_args!("</div>"));
+        self
+    }
+
+    /// The whole document. It is also well-formed XML.
+    pub fn html(&self) -> String {
+        let (title, body) = (escape(&self.title), &self.body);
+        let subtitle = match self.subtitle.as_str() {
+            "" => String::new(),
+            text => format!(r#"<p class="subtitle">{}</p>"#, escape(text)),
+        };
+        let end = if self.in_section { "</section>" } else { "" };
+        format!(
+            r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8"/>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"/>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>
+<meta name="color-scheme" content="light dark"/>
+<title>{title}</title>
+<style>
+{STYLE}</style>
+</head>
+<body>
+<main>
+<header><h1>{title}</h1>{subtitle}</header>
+{body}{end}
+</main>
+</body>
+</html>
+"#
+        )
+    }
+
+    fn add(&mut self, markup: fmt::Arguments) {
+        self.body.write_fmt(markup).expect("memory takes every write");
+        self.body.push('\n');
+    }
+}
+
+/// Whether a cell reads as a number, perhaps with a sign, an error or a unit; an empty one may.
+fn is_number(cell: &str) -> bool {
+    let bare = cell.trim().trim_start_matches(['+', '-', '−', '±', '<', '>', '≈', ' ']);
+    let mut letters = bare.chars().filter(|symbol| symbol.is_alphabetic());
+    bare.is_empty()
+        || matches!(bare, "—" | "–" | "n/a" | "NaN")
+        || (bare.starts_with(|symbol: char| symbol.is_ascii_digit()) && letters.nth(6).is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_users_name_is_never_markup() {
+        let evil = "<script>alert('x')</script>";
+        let card = PictureCard { caption: evil.into(), detail: evil.into(), ..Default::default() };
+        let html = Page::new(evil, evil)
+            .facts([(evil, evil.to_owned(), evil.to_owned())])
+            .section(evil)
+            .text(evil)
+            .table(&[evil], &[vec![evil.to_owned()]])
+            .pictures([card])
+            .html();
+        assert!(!html.contains("<script"));
+        assert_eq!(html.matches("&lt;script&gt;").count(), 13);
+    }
+
+    #[test]
+    fn columns_of_numbers_are_known() {
+        for cell in ["0.93", "−1.2 ± 0.1", "87 %", "12.4 ms", "3×", "1,024", "", "—", "2.1 GMACs"]
+        {
+            assert!(is_number(cell), "{cell}");
+        }
+        for cell in ["cat", "v1", "3 experts per layer"] {
+            assert!(!is_number(cell), "{cell}");
+        }
+    }
+}

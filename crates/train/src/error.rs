@@ -1,0 +1,52 @@
+//! What can go wrong on the way from a recipe to a trained model.
+
+use std::{io, path::PathBuf};
+
+use omma_data::DataError;
+use omma_model::ModelError;
+use thiserror::Error;
+
+/// A result of this crate.
+pub type Result<T, E = TrainError> = std::result::Result<T, E>;
+
+/// What can go wrong.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "every message says what its fields are")]
+pub enum TrainError {
+    #[error(
+        "there is no recipe \"{name}\"{hint}; a recipe of your own is the path of a .toml file"
+    )]
+    UnknownRecipe { name: String, hint: String },
+    #[error("{path}: {why}")]
+    RecipeSyntax { path: PathBuf, why: String },
+    #[error("there is no setting \"{key}\"{hint}")]
+    UnknownSetting { key: String, hint: String },
+    #[error("{key} cannot be {value}: {why}")]
+    BadSetting { key: String, value: String, why: String },
+    #[error("\"{text}\" is not a setting: write key=value, as in train.steps=500")]
+    SettingSyntax { text: String },
+    #[error("{what}")]
+    Recipe { what: String },
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} holds a run already; go on with `--resume {path}`, or choose another folder")]
+    RunExists { path: PathBuf },
+    #[error("{path} has no checkpoint to go on from{why}")]
+    NoCheckpoint { path: PathBuf, why: String },
+    #[error("{path} is damaged: {why}")]
+    Damaged { path: PathBuf, why: String },
+    #[error("{why}\n\n{layers}\n\n{last_good}")]
+    Diverged { why: String, layers: String, last_good: String },
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+impl TrainError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        |source| Self::Io { path, source }
+    }
+}

@@ -1,0 +1,126 @@
+//! A model on images it has not seen.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use omma_data::{Batch, EvalLoader, Pixels, Shared};
+use omma_model::{Mode, VisionTransformer};
+use omma_routing::Seed;
+
+use crate::{
+    error::Result,
+    health::{LayerHealth, RoutingTally},
+};
+
+/// One prediction, to be shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Example {
+    /// Which sample.
+    pub index: usize,
+    /// What it is.
+    pub label: usize,
+    /// What the model says.
+    pub predicted: usize,
+    /// How sure it is.
+    pub probability: f32,
+}
+
+/// What a model makes of a data set.
+#[derive(Debug, Clone, Default)]
+pub struct Evaluation {
+    /// Images.
+    pub samples: usize,
+    /// Images that it got right.
+    pub correct: usize,
+    nll: f64,
+    /// `[classes, classes]`: what it is, then what the model says.
+    pub confusion: Vec<Vec<u64>>,
+    /// The first images, right ones first met.
+    pub right: Vec<Example>,
+    /// The images where it is most sure and wrong.
+    pub wrong: Vec<Example>,
+    /// Every layer with experts.
+    pub routing: Vec<LayerHealth>,
+}
+
+impl Evaluation {
+    /// Share of the images that it got right.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.samples.max(1) as f64
+    }
+
+    /// Mean negative log-likelihood, in nats.
+    pub fn nll(&self) -> f64 {
+        self.nll / self.samples.max(1) as f64
+    }
+}
+
+/// Images of a batch as a tensor, `[B, side, side, 3]`.
+pub fn images(batch: &mut Batch, device: &Device) -> Tensor<4> {
+    let shape = [batch.len(), batch.side, batch.side, 3];
+    Tensor::from_data(TensorData::new(std::mem::take(&mut batch.pixels), shape), device)
+}
+
+/// Examples of each kind that are kept.
+const EXAMPLES: usize = 12;
+
+/// Evaluates a model, which is not on a device with gradients; `progress` hears of every batch's images.
+pub fn evaluate(
+    model: &VisionTransformer,
+    data: &Shared,
+    pixels: Pixels,
+    batch: usize,
+    mut progress: impl FnMut(usize),
+) -> Result<Evaluation> {
+    let device = Device::flex();
+    let mode = match model.config().mc_samples > 1 {
+        true => Mode::Sampling(Seed::new(0)),
+        false => Mode::Inference,
+    };
+    let classes = model.config().classes;
+    let confusion = vec![vec![0; classes]; classes];
+    let mut result = Evaluation { confusion, ..Evaluation::default() };
+    let mut tally = RoutingTally::default();
+    for batch in EvalLoader::new(data.clone(), pixels, batch) {
+        let mut batch = batch?;
+        if batch.is_empty() {
+            continue;
+        }
+        let output = model.forward(images(&mut batch, &device), &mode)?;
+        tally.add(&output.routings);
+        let logs = output.predictions.log_probabilities();
+        let logs: Vec<f32> = logs.try_into_vec_as().expect("logits are floats");
+        for (label, logs) in batch.labels.iter().zip(logs.chunks_exact(classes)) {
+            result.add(*label, logs);
+        }
+        progress(batch.len());
+    }
+    result.routing = tally.take();
+    Ok(result)
+}
+
+impl Evaluation {
+    fn add(&mut self, label: usize, logs: &[f32]) {
+        let predicted = best(logs);
+        let example =
+            Example { index: self.samples, label, predicted, probability: logs[predicted].exp() };
+        self.samples += 1;
+        self.correct += usize::from(predicted == label);
+        self.nll -= f64::from(logs[label]);
+        self.confusion[label][predicted] += 1;
+        match predicted == label {
+            true if self.right.len() < EXAMPLES => self.right.push(example),
+            true => {}
+            false => {
+                let sureness = |e: &Example| e.probability;
+                let place = self.wrong.partition_point(|e| sureness(e) >= sureness(&example));
+                self.wrong.insert(place, example);
+                self.wrong.truncate(EXAMPLES);
+            }
+        }
+    }
+}
+
+/// The place of the largest value.
+pub(crate) fn best(values: &[f32]) -> usize {
+    let largest = values.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    largest.map_or(0, |(place, _)| place)
+}

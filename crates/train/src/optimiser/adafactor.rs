@@ -1,0 +1,160 @@
+//! Adafactor: the second moment of a matrix kept as its rows' and its columns' means (Shazeer and
+//! Stern 2018).
+
+use super::{Rule, Step, sums::rms};
+
+const EPSILON: f32 = 1e-30;
+/// Decay of the second moment is `1 - t^-0.8`.
+const DECAY_POWER: f64 = -0.8;
+
+pub(super) struct Adafactor {
+    factor_from: usize,
+    longest_decay: f64,
+    momentum: Option<f32>,
+    clipped_and_scaled: bool,
+}
+
+impl Adafactor {
+    /// As `optax.adafactor`: updates have an RMS of at most 1 and are scaled by the parameter's.
+    pub(super) fn optax(factor_from: usize) -> Self {
+        Self { factor_from, longest_decay: 1.0, momentum: None, clipped_and_scaled: true }
+    }
+
+    /// As `big_vision.scale_by_adafactor`: a plain average of the updates.
+    pub(super) fn big_vision(factor_from: usize, momentum: f64) -> Self {
+        let momentum = Some(momentum as f32);
+        Self { factor_from, longest_decay: 0.999, momentum, clipped_and_scaled: false }
+    }
+}
+
+impl Rule for Adafactor {
+    fn memory(&self, shape: &[usize]) -> Vec<usize> {
+        let size = shape.iter().product();
+        let mut sizes = match Factors::of(shape, self.factor_from) {
+            Some(factors) => vec![factors.rows(), factors.columns()],
+            None => vec![size],
+        };
+        sizes.extend(self.momentum.map(|_| size));
+        sizes
+    }
+
+    fn update(
+        &self,
+        step: Step<'_>,
+        values: &mut [f32],
+        gradient: &[f32],
+        memory: &mut [Vec<f32>],
+    ) {
+        let decay = (1.0 - (step.number as f64).powf(DECAY_POWER)).min(self.longest_decay) as f32;
+        let (mut update, trace) = match Factors::of(step.shape, self.factor_from) {
+            Some(factors) => {
+                let [rows, columns, trace @ ..] = memory else { return };
+                (factors.scale(gradient, rows, columns, decay), trace)
+            }
+            None => {
+                let [squares, trace @ ..] = memory else { return };
+                let scale = |(g, v): (&f32, &mut f32)| {
+                    *v = decay * *v + (1.0 - decay) * (g * g + EPSILON);
+                    g / v.sqrt()
+                };
+                (gradient.iter().zip(squares).map(scale).collect::<Vec<_>>(), trace)
+            }
+        };
+        let mut rate = step.rate;
+        if self.clipped_and_scaled {
+            rate *= rms(values).max(1e-3) / rms(&update).max(1.0);
+        }
+        if let (Some(momentum), [trace]) = (self.momentum, trace) {
+            for (u, t) in update.iter_mut().zip(trace) {
+                *t = momentum * *t + (1.0 - momentum) * *u;
+                *u = *t;
+            }
+        }
+        let (rate, decay) = (rate as f32, (step.rate * step.decay) as f32);
+        values.iter_mut().zip(update).for_each(|(p, u)| *p -= rate * u + decay * *p);
+    }
+}
+
+/// A tensor seen as a stack of matrices over its two largest axes.
+struct Factors {
+    /// Where each matrix of the stack begins.
+    bases: Vec<usize>,
+    /// Length and stride of the second largest axis, whose means over the largest are the rows.
+    row: (usize, usize),
+    /// Length and stride of the largest axis.
+    column: (usize, usize),
+}
+
+impl Factors {
+    fn of(shape: &[usize], smallest: usize) -> Option<Self> {
+        let mut axes: Vec<usize> = (0..shape.len()).collect();
+        axes.sort_by_key(|axis| shape[*axis]);
+        let column = axes.pop()?;
+        let row = axes.pop().filter(|row| shape[*row] >= smallest)?;
+        let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>();
+        let mut bases = vec![0];
+        axes.sort_unstable();
+        for axis in axes {
+            let step = stride(axis);
+            let places =
+                |base: &usize| (0..shape[axis]).map(|i| i * step).map(|i| i + *base).collect();
+            bases = bases.iter().flat_map(|base| -> Vec<usize> { places(base) }).collect();
+        }
+        Some(Self {
+            bases,
+            row: (shape[row], stride(row)),
+            column: (shape[column], stride(column)),
+        })
+    }
+
+    fn rows(&self) -> usize {
+        self.bases.len() * self.row.0
+    }
+
+    fn columns(&self) -> usize {
+        self.bases.len() * self.column.0
+    }
+
+    /// Moves the means of the squares and returns the gradient over the root of their product.
+    fn scale(
+        &self,
+        gradient: &[f32],
+        rows: &mut [f32],
+        columns: &mut [f32],
+        decay: f32,
+    ) -> Vec<f32> {
+        let ((n_rows, row_stride), (n_columns, column_stride)) = (self.row, self.column);
+        let mut update = vec![0.0; gradient.len()];
+        let matrices = rows.chunks_exact_mut(n_rows).zip(columns.chunks_exact_mut(n_columns));
+        for (base, (rows, columns)) in self.bases.iter().zip(matrices) {
+            let mut row_sums = vec![0.0_f64; n_rows];
+            let mut column_sums = vec![0.0_f64; n_columns];
+            for (r, row_sum) in row_sums.iter_mut().enumerate() {
+                for (c, column_sum) in column_sums.iter_mut().enumerate() {
+                    let g = gradient[base + r * row_stride + c * column_stride];
+                    let square = f64::from(g * g + EPSILON);
+                    *row_sum += square;
+                    *column_sum += square;
+                }
+            }
+            let follow = |means: &mut [f32], sums: &[f64], count: usize| {
+                for (mean, sum) in means.iter_mut().zip(sums) {
+                    *mean = decay * *mean + (1.0 - decay) * (sum / count as f64) as f32;
+                }
+            };
+            follow(rows, &row_sums, n_columns);
+            follow(columns, &column_sums, n_rows);
+            let whole = rows.iter().map(|x| f64::from(*x)).sum::<f64>() / n_rows as f64;
+            let row_factor: Vec<f32> =
+                rows.iter().map(|x| 1.0 / (x / whole as f32).sqrt()).collect();
+            let column_factor: Vec<f32> = columns.iter().map(|x| 1.0 / x.sqrt()).collect();
+            for (r, row) in row_factor.iter().enumerate() {
+                for (c, column) in column_factor.iter().enumerate() {
+                    let place = base + r * row_stride + c * column_stride;
+                    update[place] = gradient[place] * row * column;
+                }
+            }
+        }
+        update
+    }
+}

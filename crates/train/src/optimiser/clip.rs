@@ -1,0 +1,16 @@
+//! Clipping by the norm of all gradients together.
+
+use rayon::prelude::*;
+
+use super::sums::sum_of_squares;
+
+/// Scales gradients so that their global norm is at most `limit`, 0 for any; returns the norm that
+/// they had. Gradients that are not finite stay as they are.
+pub fn clip_global_norm(gradients: &mut [Vec<f32>], limit: f64) -> f64 {
+    let norm = gradients.iter().map(|gradient| sum_of_squares(gradient)).sum::<f64>().sqrt();
+    if limit > 0.0 && norm > limit && norm.is_finite() {
+        let scale = (limit / norm) as f32;
+        gradients.par_iter_mut().flatten().for_each(|g| *g *= scale);
+    }
+    norm
+}

@@ -1,0 +1,205 @@
+//! Optimisers, written over plain slices: one pass per parameter, the same bits for any number of
+//! threads.
+//!
+//! | file | rule |
+//! |---|---|
+//! | `adamw.rs` | AdamW |
+//! | `sgd.rs` | SGD with momentum |
+//! | `adafactor.rs` | Adafactor, as optax and as big_vision have it |
+//! | `lamb.rs` | LAMB |
+//! | `clip.rs` | clipping by the global norm |
+//! | `groups.rs` | which parameters decay, and how fast each layer learns |
+
+mod adafactor;
+mod adamw;
+mod clip;
+mod groups;
+mod lamb;
+mod sgd;
+mod sums;
+
+use serde::{Deserialize, Serialize};
+
+use self::{adafactor::Adafactor, adamw::AdamW, lamb::Lamb, sgd::Sgd};
+pub use self::{clip::clip_global_norm, groups::Group};
+
+/// Which rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimiserKind {
+    /// Adam with decoupled weight decay.
+    #[default]
+    AdamW,
+    /// Stochastic gradient descent with momentum, as for fine-tuning in paper 000 App. A.3.
+    Sgd,
+    /// Adafactor as optax has it: updates clipped by their RMS and scaled by that of the parameter.
+    Adafactor,
+    /// Adafactor as big_vision and vmoe use it: with momentum, neither clipped nor scaled.
+    BigVisionAdafactor,
+    /// Layer-wise adaptive moments.
+    Lamb,
+}
+
+/// How parameters follow their gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimiserConfig {
+    /// Which rule.
+    pub kind: OptimiserKind,
+    /// The highest learning rate of the schedule.
+    pub learning_rate: f64,
+    /// Decoupled weight decay, multiplied by the learning rate; not for biases, norms and embeddings.
+    pub weight_decay: f64,
+    /// Largest global norm of the gradient; 0 for any.
+    pub clip_norm: f64,
+    /// How much slower each layer learns than the one above it; 1 for none.
+    pub layer_decay: f64,
+    /// Decay of the first moment, and momentum of the others.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// What keeps a division finite; without it, the rule's own.
+    pub epsilon: Option<f64>,
+    /// The smallest side of a matrix that Adafactor factors.
+    pub factor_from: usize,
+}
+
+impl Default for OptimiserConfig {
+    fn default() -> Self {
+        Self {
+            kind: OptimiserKind::AdamW,
+            learning_rate: 1e-3,
+            weight_decay: 0.05,
+            clip_norm: 1.0,
+            layer_decay: 1.0,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: None,
+            factor_from: 32,
+        }
+    }
+}
+
+/// What a rule is told about one step of one parameter.
+#[derive(Debug, Clone, Copy)]
+struct Step<'a> {
+    /// Counted from 1.
+    number: u64,
+    rate: f64,
+    decay: f64,
+    shape: &'a [usize],
+}
+
+/// How one parameter follows its gradient.
+trait Rule: Send + Sync {
+    /// Sizes of what it remembers about a parameter.
+    fn memory(&self, shape: &[usize]) -> Vec<usize>;
+
+    /// Moves a parameter.
+    fn update(&self, step: Step<'_>, values: &mut [f32], gradient: &[f32], memory: &mut [Vec<f32>]);
+}
+
+/// A parameter's name and shape, and what its rule remembers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Memory {
+    /// Of which parameter.
+    pub name: String,
+    shape: Vec<usize>,
+    group: Group,
+    /// The rule's vectors, in the order that it has them.
+    pub vectors: Vec<Vec<f32>>,
+}
+
+/// A rule and its memory of all parameters.
+pub struct Optimiser {
+    config: OptimiserConfig,
+    rule: Box<dyn Rule>,
+    memories: Vec<Memory>,
+    steps: u64,
+}
+
+impl Optimiser {
+    /// Nothing remembered yet. Parameters of a model of `depth` blocks are given by name and shape, in
+    /// a fixed order.
+    pub fn new<'a>(
+        config: OptimiserConfig,
+        depth: usize,
+        parameters: impl IntoIterator<Item = (&'a str, &'a [usize])>,
+    ) -> Self {
+        let group =
+            |(name, shape)| (name, shape, Group::of(name, shape, depth, config.layer_decay));
+        Self::with_groups(config, parameters.into_iter().map(group))
+    }
+
+    /// The same with groups of the caller's.
+    pub fn with_groups<'a>(
+        config: OptimiserConfig,
+        parameters: impl IntoIterator<Item = (&'a str, &'a [usize], Group)>,
+    ) -> Self {
+        let rule = config.rule();
+        let remember = |(name, shape, group): (&str, &[usize], Group)| Memory {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            group,
+            vectors: rule.memory(shape).into_iter().map(|size| vec![0.0; size]).collect(),
+        };
+        let memories = parameters.into_iter().map(remember).collect();
+        Self { config, rule, memories, steps: 0 }
+    }
+
+    /// Steps taken.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// What is remembered, in the order of the parameters.
+    pub fn memories(&self) -> &[Memory] {
+        &self.memories
+    }
+
+    /// Goes on from `steps`, with memories filled by `fill`; an entry that is missing is an error of
+    /// the caller's.
+    pub fn restore<E>(
+        &mut self,
+        steps: u64,
+        mut fill: impl FnMut(&str, usize, &mut Vec<f32>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.steps = steps;
+        for memory in &mut self.memories {
+            for (number, vector) in memory.vectors.iter_mut().enumerate() {
+                fill(&memory.name, number, vector)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step at a learning rate.
+    pub fn step(&mut self, rate: f64, values: &mut [Vec<f32>], gradients: &[Vec<f32>]) {
+        self.steps += 1;
+        for ((memory, values), gradient) in self.memories.iter_mut().zip(values).zip(gradients) {
+            let Memory { shape, group, vectors, .. } = memory;
+            let decay = if group.decays { self.config.weight_decay } else { 0.0 };
+            let step = Step { number: self.steps, rate: rate * group.rate, decay, shape };
+            self.rule.update(step, values, gradient, vectors);
+        }
+    }
+}
+
+impl OptimiserConfig {
+    fn rule(&self) -> Box<dyn Rule> {
+        let Self { beta1, beta2, epsilon, factor_from, .. } = *self;
+        match self.kind {
+            OptimiserKind::AdamW => {
+                Box::new(AdamW { beta1, beta2, epsilon: epsilon.unwrap_or(1e-8) })
+            }
+            OptimiserKind::Sgd => Box::new(Sgd { momentum: beta1 }),
+            OptimiserKind::Adafactor => Box::new(Adafactor::optax(factor_from)),
+            OptimiserKind::BigVisionAdafactor => {
+                Box::new(Adafactor::big_vision(factor_from, beta1))
+            }
+            OptimiserKind::Lamb => {
+                Box::new(Lamb { beta1, beta2, epsilon: epsilon.unwrap_or(1e-6) })
+            }
+        }
+    }
+}

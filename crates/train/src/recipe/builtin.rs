@@ -1,0 +1,87 @@
+//! The recipes that come with the program.
+
+use omma_model::nearest;
+
+use super::Recipe;
+use crate::error::{Result, TrainError};
+
+/// Names and texts of the recipes in `recipes/`.
+pub const BUILT_IN: &[(&str, &str)] = &[
+    ("default", include_str!("../../../../recipes/default.toml")),
+    ("vit", include_str!("../../../../recipes/vit.toml")),
+    ("vmoe", include_str!("../../../../recipes/vmoe.toml")),
+    ("e3", include_str!("../../../../recipes/e3.toml")),
+    ("soft-moe", include_str!("../../../../recipes/soft-moe.toml")),
+    ("softmax-token-choice", include_str!("../../../../recipes/routers/softmax-token-choice.toml")),
+    (
+        "sinkhorn-token-choice",
+        include_str!("../../../../recipes/routers/sinkhorn-token-choice.toml"),
+    ),
+    (
+        "softmax-expert-choice",
+        include_str!("../../../../recipes/routers/softmax-expert-choice.toml"),
+    ),
+    (
+        "sinkhorn-expert-choice",
+        include_str!("../../../../recipes/routers/sinkhorn-expert-choice.toml"),
+    ),
+    ("sparse-expert-choice", include_str!("../../../../recipes/routers/sparse-expert-choice.toml")),
+    ("soft", include_str!("../../../../recipes/routers/soft.toml")),
+    ("fashion-vmoe", include_str!("../../../../recipes/fashion-vmoe.toml")),
+    ("fashion-vit", include_str!("../../../../recipes/fashion-vit.toml")),
+    ("cifar10-vmoe", include_str!("../../../../recipes/cifar10-vmoe.toml")),
+    ("cifar10-vit", include_str!("../../../../recipes/cifar10-vit.toml")),
+    ("finetune-vmoe", include_str!("../../../../recipes/finetune-vmoe.toml")),
+    ("finetune-vimoe", include_str!("../../../../recipes/finetune-vimoe.toml")),
+    ("imagenet-scratch", include_str!("../../../../recipes/imagenet-scratch.toml")),
+];
+
+/// The text of a recipe by its name.
+pub fn built_in(name: &str) -> Result<&'static str> {
+    let found = BUILT_IN.iter().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text).ok_or_else(|| {
+        let names = BUILT_IN.iter().map(|(name, _)| *name);
+        let hint = match nearest(name, names.clone()) {
+            hint if hint.is_empty() => {
+                format!("; there are {}", names.collect::<Vec<_>>().join(", "))
+            }
+            hint => hint,
+        };
+        TrainError::UnknownRecipe { name: name.to_owned(), hint }
+    })
+}
+
+impl Recipe {
+    /// A recipe by its name, or by the path of its file, with settings on top.
+    pub fn find<S: AsRef<str>>(name: &str, settings: &[S]) -> Result<Self> {
+        match name.ends_with(".toml") {
+            true => Self::read(name.as_ref(), settings),
+            false => Self::parse(built_in(name)?, format!("recipe {name}").as_ref(), settings),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_recipe_is_whole() {
+        for (name, _) in BUILT_IN {
+            let recipe = match name.starts_with("finetune") {
+                // These take the model from a checkpoint.
+                true => Recipe::find(name, &["model.preset=vmoe-tiny"]),
+                false => Recipe::find::<&str>(name, &[]),
+            };
+            let recipe = recipe.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(recipe.name, *name);
+            assert!(!recipe.about.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_finds_the_right_one() {
+        let message = Recipe::find::<&str>("fashion-vmeo", &[]).unwrap_err().to_string();
+        assert!(message.contains("fashion-vmoe"), "{message}");
+    }
+}

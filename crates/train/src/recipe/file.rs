@@ -1,0 +1,203 @@
+//! From the text of a recipe and settings on top of it to a [`Recipe`].
+
+use std::{fs, path::Path};
+
+use omma_model::{ModelConfig, ModelError, apply_value, checkpoint, nearest, preset};
+use serde_json::{Map, Value};
+
+use super::{Recipe, recipe_error};
+use crate::error::{Result, TrainError};
+
+/// A key, its value, and how its user wrote it.
+struct Setting {
+    key: String,
+    value: Value,
+    text: String,
+}
+
+impl Recipe {
+    /// Reads a recipe's file.
+    pub fn read<S: AsRef<str>>(path: &Path, settings: &[S]) -> Result<Self> {
+        let text = fs::read_to_string(path).map_err(TrainError::io(path))?;
+        let mut recipe = Self::parse(&text, path, settings)?;
+        if recipe.name.is_empty() {
+            recipe.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        Ok(recipe)
+    }
+
+    /// Reads a recipe's text, which came from `path`. `model.preset` names what the rest of `[model]`
+    /// changes; with `init` that is the checkpoint's model; with neither, the default.
+    pub fn parse<S: AsRef<str>>(text: &str, path: &Path, settings: &[S]) -> Result<Self> {
+        let table: toml::Table =
+            toml::from_str(text).map_err(|error| TrainError::RecipeSyntax {
+                path: path.to_owned(),
+                why: error.to_string().trim_end().to_owned(),
+            })?;
+        let mut all = Vec::new();
+        flatten(&serde_json::to_value(table).unwrap_or_default(), "", &mut all);
+        for setting in settings {
+            all.push(Setting::parse(setting.as_ref())?);
+        }
+        let last = |key: &str| all.iter().rev().find(|setting| setting.key == key);
+        let model = match (last("init"), last("model.preset")) {
+            (_, Some(name)) => preset(&name.text)?,
+            (Some(init), None) => checkpoint::summary(init.text.as_ref())?.config,
+            // A saved recipe has every setting of its model.
+            (None, None) if last("model.width").is_some() => ModelConfig::default(),
+            (None, None) => {
+                return Err(recipe_error(format!(
+                    "{} has no model of its own: start from a checkpoint with --init, or name a preset \
+                     with --set model.preset=vmoe-s32",
+                    path.display()
+                )));
+            }
+        };
+        let mut recipe = Self { model, ..Self::default() };
+        for setting in all.iter().filter(|setting| setting.key != "model.preset") {
+            recipe = recipe.with(setting)?;
+        }
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// The whole recipe as TOML; reading it gives the same recipe.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a recipe can be written")
+    }
+
+    fn with(mut self, setting: &Setting) -> Result<Self> {
+        let Setting { key, value, text } = setting;
+        if let Some(key) = key.strip_prefix("model.") {
+            self.model =
+                apply_value(&self.model, key, value.clone(), text).map_err(|e| match e {
+                    ModelError::UnknownSetting { hint, .. } => {
+                        let hint = hint.replace("mean \"", "mean \"model.");
+                        TrainError::UnknownSetting { key: setting.key.clone(), hint }
+                    }
+                    ModelError::BadSetting { value, why, .. } => {
+                        TrainError::BadSetting { key: setting.key.clone(), value, why }
+                    }
+                    other => other.into(),
+                })?;
+            return Ok(self);
+        }
+        let mut tree = serde_json::to_value(&self).expect("a recipe can be written");
+        let place = key
+            .split('.')
+            .try_fold(&mut tree, |tree, part| tree.as_object_mut()?.get_mut(part))
+            .filter(|place| !place.is_object());
+        let Some(place) = place else { return Err(self.unknown(key)) };
+        *place = value.clone();
+        let model = self.model;
+        let read = |tree: Value| serde_json::from_value::<Self>(tree);
+        let recipe = read(tree.clone()).or_else(|error| {
+            // A name that happens to be a number is a string to its field.
+            let place = key.split('.').try_fold(&mut tree, |tree, part| tree.get_mut(part));
+            *place.expect("it was there before") = Value::String(text.clone());
+            read(tree).map_err(|_| TrainError::BadSetting {
+                key: key.clone(),
+                value: text.clone(),
+                why: error.to_string(),
+            })
+        })?;
+        Ok(Self { model, ..recipe })
+    }
+
+    fn unknown(&self, key: &str) -> TrainError {
+        let tree = serde_json::to_value(self).expect("a recipe can be written");
+        let mut known = vec!["model.preset".to_owned()];
+        keys(tree.as_object().expect("a recipe has fields"), "", &mut known);
+        let hint = nearest(key, known.iter().map(String::as_str));
+        TrainError::UnknownSetting { key: key.to_owned(), hint }
+    }
+}
+
+impl Setting {
+    fn parse(text: &str) -> Result<Self> {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| TrainError::SettingSyntax { text: text.to_owned() })?;
+        let (key, text) = (key.trim().to_owned(), value.trim().to_owned());
+        let value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.clone()));
+        Ok(Self { key, value, text })
+    }
+}
+
+/// Tables become dotted keys; normalisation and other lists stay values.
+fn flatten(value: &Value, prefix: &str, all: &mut Vec<Setting>) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let key = format!("{prefix}{key}");
+        if value.is_object() {
+            flatten(value, &format!("{key}."), all);
+            continue;
+        }
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        all.push(Setting { key, value: value.clone(), text });
+    }
+}
+
+fn keys(tree: &Map<String, Value>, prefix: &str, known: &mut Vec<String>) {
+    for (key, value) in tree {
+        let path = format!("{prefix}{key}");
+        match value.as_object() {
+            Some(inner) => keys(inner, &format!("{path}."), known),
+            None => known.push(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        name = "mine"
+        seed = 3
+        [data]
+        name = "world"
+        [optimiser]
+        learning_rate = 0.00123456789012345678
+        [model]
+        preset = "vmoe-tiny"
+        moe.experts = 4
+        moe.dropout = 0.1
+    "#;
+
+    fn parse(settings: &[&str]) -> Result<Recipe> {
+        Recipe::parse(TEXT, "mine.toml".as_ref(), settings)
+    }
+
+    #[test]
+    fn settings_go_on_top_and_the_last_wins() {
+        let recipe = parse(&["train.steps=5", "model.moe.k=1", "seed=8", "seed=9"]).unwrap();
+        let moe = recipe.model.moe.as_ref().unwrap();
+        assert_eq!((recipe.train.steps, recipe.seed, moe.k, moe.experts), (5, 9, 1, 4));
+        let dense = parse(&["model.preset=vit-tiny", "model.moe=null"]).unwrap();
+        assert!(dense.model.moe.is_none());
+    }
+
+    #[test]
+    fn what_is_written_reads_the_same_to_the_bit() {
+        for settings in [&["train.ema=0.999"][..], &["model.moe=null"], &["mixing.mixup=0.3"]] {
+            let recipe = parse(settings).unwrap();
+            let again = Recipe::parse::<&str>(&recipe.to_toml(), "saved".as_ref(), &[]).unwrap();
+            assert_eq!(again, recipe);
+        }
+    }
+
+    #[test]
+    fn a_wrong_setting_says_what_is_near_and_why() {
+        let message = |setting: &str| parse(&[setting]).unwrap_err().to_string();
+        assert!(message("train.step=5").contains("\"train.steps\""), "{}", message("train.step=5"));
+        assert!(message("model.moe.expert=5").contains("\"model.moe.experts\""));
+        assert!(message("optimizer.learning_rate=1").contains("optimiser.learning_rate"));
+        assert!(message("train.steps=many").starts_with("train.steps cannot be many"));
+        assert!(message("train").contains("key=value"));
+        assert!(message("train=3").contains("there is no setting"));
+        assert!(message("train.accumulation=3").contains("equal parts"));
+        assert!(message("schedule.kind=cosin").contains("cosine"));
+        let error = Recipe::parse::<&str>("[data", "x.toml".as_ref(), &[]).unwrap_err();
+        assert!(error.to_string().starts_with("x.toml: "));
+    }
+}

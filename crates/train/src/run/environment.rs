@@ -1,0 +1,57 @@
+//! What a run ran on.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// What a run ran on.
+#[derive(Debug, Clone, Serialize)]
+pub struct Environment {
+    /// Version of the program.
+    pub version: &'static str,
+    /// The commit that it was built from, where that is known.
+    pub commit: Option<&'static str>,
+    /// Where tensors are.
+    pub device: &'static str,
+    /// Threads.
+    pub threads: usize,
+    /// The processor.
+    pub processor: Option<String>,
+    /// Operating system and architecture.
+    pub system: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Seconds since 1970.
+    pub started: u64,
+}
+
+impl Environment {
+    /// That of this process, now.
+    pub fn now() -> Self {
+        let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("OMMA_COMMIT").filter(|commit| !commit.is_empty()),
+            device: "cpu",
+            threads: rayon::current_num_threads(),
+            processor: processor(),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            command: std::env::args().collect(),
+            started: started.map_or(0, |since| since.as_secs()),
+        }
+    }
+}
+
+fn processor() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The most memory that this process has held, where the system says it.
+pub fn peak_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}

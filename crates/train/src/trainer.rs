@@ -1,0 +1,484 @@
+//! The loop: from a recipe, or from where a run stopped, to a trained model.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
+
+use burn::{module::Module, tensor::Device};
+use omma_data::{Position, Selection, Shared, Split, TrainLoader, formats};
+use omma_model::{VisionTransformer, checkpoint};
+use omma_routing::Seed;
+
+use crate::{
+    average::Average,
+    divergence::Divergence,
+    error::Result,
+    evaluate::{Evaluation, evaluate},
+    health::RoutingTally,
+    logs::{EvaluationRecord, Logs, Record, TrainRecord},
+    optimiser::{Optimiser, clip_global_norm},
+    recipe::{Recipe, recipe_error},
+    run::{Best, Environment, Progress, RunFolder, State},
+    start::starting_model,
+    step::{Pass, pass},
+    weights::Weights,
+};
+
+/// Who watches a run.
+pub trait Observer {
+    /// It begins, or goes on after `progress`.
+    fn started(&mut self, _: &Plan, _: &Progress) {}
+    /// A step was taken.
+    fn step(&mut self, _: u64) {}
+    /// A log interval has passed.
+    fn logged(&mut self, _: &TrainRecord) {}
+    /// Held-out images were looked at.
+    fn evaluated(&mut self, _: &EvaluationRecord) {}
+    /// A checkpoint was written.
+    fn saved(&mut self, _: u64) {}
+    /// Something takes time that is not training.
+    fn doing(&mut self, _: &str) {}
+}
+
+/// What is going to happen.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Steps in all.
+    pub steps: u64,
+    /// Images to learn from.
+    pub train_images: usize,
+    /// Held-out images.
+    pub validation_images: usize,
+    /// Images of the test.
+    pub test_images: usize,
+    /// Parameters.
+    pub parameters: usize,
+    /// Multiply-adds per image, forwards.
+    pub multiply_adds: u64,
+}
+
+/// How a run ended.
+pub enum Outcome {
+    /// All steps were taken.
+    Finished(Box<Trained>),
+    /// It was asked to stop, and saved what it had.
+    Interrupted {
+        /// After which step.
+        step: u64,
+    },
+}
+
+/// A trained model and what it was trained on.
+pub struct Trained {
+    /// The model, off the device with gradients; its average where there is one.
+    pub model: VisionTransformer,
+    /// Where the run is: at its end.
+    pub progress: Progress,
+    /// What was planned.
+    pub plan: Plan,
+    /// Images to learn from.
+    pub train: Shared,
+    /// Images of the test.
+    pub test: Shared,
+}
+
+/// A training under way.
+pub struct Trainer {
+    recipe: Recipe,
+    run: RunFolder,
+    plan: Plan,
+    device: Device,
+    model: VisionTransformer,
+    weights: Weights,
+    average: Option<Average>,
+    optimiser: Optimiser,
+    loader: TrainLoader,
+    train: Shared,
+    validation: Shared,
+    test: Shared,
+    logs: Logs,
+    tally: RoutingTally,
+    progress: Progress,
+    saved: Option<u64>,
+    last_save: Instant,
+}
+
+impl Trainer {
+    /// A new run in a folder.
+    pub fn start(path: &std::path::Path, mut recipe: Recipe) -> Result<Self> {
+        let data = Data::open(&mut recipe)?;
+        let device = Device::flex().autodiff();
+        let model = starting_model(&mut recipe, &device)?;
+        recipe.check()?;
+        let run = RunFolder::create(path, &recipe)?;
+        run.write_json("classes.json", &data.train.classes())?;
+        Self::new(recipe, run, data, model, device)
+    }
+
+    /// Goes on with a run from its newest checkpoint that can be read, or from the start if it was
+    /// killed before the first.
+    pub fn resume(path: &std::path::Path) -> Result<Self> {
+        let (run, mut recipe) = RunFolder::open(path)?;
+        run.checkpoints().tidy()?;
+        let data = Data::open(&mut recipe)?;
+        let device = Device::flex().autodiff();
+        for step in run.checkpoints().steps().into_iter().rev() {
+            match checkpoint::load(&run.checkpoints().at(step), &device) {
+                Ok(model) => {
+                    let averaged = recipe.train.ema > 0.0;
+                    let mut trainer =
+                        Self::new(recipe.clone(), run.clone(), data.clone(), model, device.clone())?;
+                    match trainer.restore(step, averaged) {
+                        Ok(()) => return Ok(trainer),
+                        Err(error) => tracing::warn!("checkpoint {step} is left out: {error}"),
+                    }
+                }
+                Err(error) => tracing::warn!("checkpoint {step} is left out: {error}"),
+            }
+        }
+        let model = starting_model(&mut recipe, &device)?;
+        Self::new(recipe, run, data, model, device)
+    }
+
+    fn new(
+        recipe: Recipe,
+        run: RunFolder,
+        data: Data,
+        model: VisionTransformer,
+        device: Device,
+    ) -> Result<Self> {
+        let weights = Weights::of(&model);
+        let parameters = weights.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
+        let optimiser = Optimiser::new(recipe.optimiser, recipe.model.depth, parameters);
+        let average =
+            (recipe.train.ema > 0.0).then(|| Average::new(recipe.train.ema, &weights.values));
+        let loader = loader(&recipe, &data.train, 0)?;
+        let cost = recipe.model.cost(recipe.model.resolution)?;
+        let plan = Plan {
+            steps: recipe.total_steps(data.train.len()),
+            train_images: data.train.len(),
+            validation_images: data.validation.len(),
+            test_images: data.test.len(),
+            parameters: weights.count(),
+            multiply_adds: cost.forward_macs,
+        };
+        run.write_json("environment.json", &Environment::now())?;
+        let logs = Logs::open(&run, 0)?;
+        let Data { train, validation, test } = data;
+        Ok(Self {
+            recipe,
+            run,
+            plan,
+            device,
+            model,
+            weights,
+            average,
+            optimiser,
+            loader,
+            train,
+            validation,
+            test,
+            logs,
+            tally: RoutingTally::default(),
+            progress: Progress::default(),
+            saved: None,
+            last_save: Instant::now(),
+        })
+    }
+
+    fn restore(&mut self, step: u64, averaged: bool) -> Result<()> {
+        let folder = self.run.checkpoints().at(step);
+        let state = State::load(&folder, &mut self.optimiser, averaged)?;
+        if let Some(raw) = state.raw {
+            self.average = Some(Average {
+                decay: self.recipe.train.ema,
+                values: std::mem::replace(&mut self.weights.values, raw),
+            });
+            self.model = self.weights.put(self.model.clone())?;
+        }
+        self.progress = state.progress;
+        self.saved = Some(step);
+        self.loader = loader(&self.recipe, &self.train, step)?;
+        self.logs = Logs::open(&self.run, step)?;
+        Ok(())
+    }
+
+    /// What is going to happen.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The run's folder.
+    pub fn run_folder(&self) -> &RunFolder {
+        &self.run
+    }
+
+    /// The recipe with everything in it.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// Trains to the end, or until `stop` is set.
+    pub fn train(mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome> {
+        observer.started(&self.plan, &self.progress);
+        let mut interval = Interval::default();
+        while self.progress.step < self.plan.steps {
+            let begin = Instant::now();
+            self.step(&mut interval)?;
+            let spent = begin.elapsed().as_secs_f64();
+            self.progress.seconds += spent;
+            interval.seconds += spent;
+            observer.step(self.progress.step);
+            self.after_step(&mut interval, observer)?;
+            if stop.load(Ordering::Relaxed) && self.progress.step < self.plan.steps {
+                self.save(observer)?;
+                return Ok(Outcome::Interrupted { step: self.progress.step });
+            }
+        }
+        self.save(observer)?;
+        let model = self.deployed()?;
+        let Self { progress, plan, train, test, .. } = self;
+        Ok(Outcome::Finished(Box::new(Trained { model, progress, plan, train, test })))
+    }
+
+    fn step(&mut self, interval: &mut Interval) -> Result<()> {
+        let (step, parts) = (self.progress.step, self.recipe.train.accumulation);
+        let seed = Seed::new(self.recipe.seed).named("step").numbered(step);
+        let mut sum: Option<Pass> = None;
+        for part in 0..parts {
+            let batch = self.loader.next_batch()?;
+            let seed = seed.numbered(part as u64);
+            let found = pass(&self.model, batch, seed, &self.device, &mut self.tally)?;
+            match &mut sum {
+                Some(sum) => sum.add(found),
+                None => sum = Some(found),
+            }
+        }
+        let Some(mut sum) = sum else { return Ok(()) };
+        sum.divide(parts);
+        let norm = clip_global_norm(&mut sum.gradients, self.recipe.optimiser.clip_norm);
+        let limit = self.recipe.train.explosion * (self.recipe.model.classes as f64).ln().max(0.1);
+        Divergence {
+            step: step + 1,
+            loss: sum.loss,
+            gradient_norm: norm,
+            limit,
+            weights: &self.weights,
+            gradients: &sum.gradients,
+        }
+        .check(&self.last_good())?;
+        let rate =
+            self.recipe.optimiser.learning_rate * self.recipe.schedule.share(step, self.plan.steps);
+        self.optimiser.step(rate, &mut self.weights.values, &sum.gradients);
+        self.model = self.weights.put(self.model.clone())?;
+        if let Some(average) = &mut self.average {
+            average.follow(step + 1, &self.weights.values);
+        }
+        self.progress.step += 1;
+        interval.add(&sum, norm, rate);
+        Ok(())
+    }
+
+    /// Logs, evaluations and checkpoints that are due.
+    fn after_step(&mut self, interval: &mut Interval, observer: &mut dyn Observer) -> Result<()> {
+        let train = &self.recipe.train;
+        let (step, last) = (self.progress.step, self.progress.step == self.plan.steps);
+        if last || step.is_multiple_of(train.log_every) {
+            let record = interval.take(step, self.epoch(), self.tally.take());
+            self.logs.add(&Record::Train(record.clone()))?;
+            observer.logged(&record);
+        }
+        let every = match self.recipe.train.evaluate_every {
+            0 => (self.plan.steps / 10).max(1),
+            every => every,
+        };
+        let mut improved = false;
+        if !self.validation.is_empty() && (last || step.is_multiple_of(every)) {
+            observer.doing("evaluating");
+            let found = self.evaluate()?;
+            let record = EvaluationRecord {
+                step,
+                epoch: self.epoch(),
+                seconds: self.progress.seconds,
+                accuracy: found.accuracy(),
+                nll: found.nll(),
+            };
+            self.logs.add(&Record::Evaluation(record.clone()))?;
+            observer.evaluated(&record);
+            improved = self.progress.best.is_none_or(|best| record.accuracy > best.accuracy);
+            if improved {
+                self.progress.best = Some(Best { step, accuracy: record.accuracy });
+            }
+        }
+        let train = &self.recipe.train;
+        let by_steps = train.checkpoint_every > 0 && step.is_multiple_of(train.checkpoint_every);
+        let minutes = self.last_save.elapsed().as_secs_f64() / 60.0;
+        let by_time = train.checkpoint_minutes > 0.0 && minutes >= train.checkpoint_minutes;
+        if improved || by_steps || by_time {
+            self.save(observer)?;
+        }
+        Ok(())
+    }
+
+    fn evaluate(&self) -> Result<Evaluation> {
+        let batch = self.recipe.train.batch;
+        evaluate(&self.deployed()?, &self.validation, self.recipe.pixels(), batch, |_| {})
+    }
+
+    /// The model that a user gets: the average where there is one.
+    fn deployed(&self) -> Result<VisionTransformer> {
+        let model = self.model.clone();
+        let model = match &self.average {
+            Some(average) => Weights {
+                parameters: self.weights.parameters.clone(),
+                values: average.values.clone(),
+            }
+            .put(model)?,
+            None => model,
+        };
+        Ok(model.valid())
+    }
+
+    fn save(&mut self, observer: &mut dyn Observer) -> Result<()> {
+        let step = self.progress.step;
+        if self.saved == Some(step) {
+            return Ok(());
+        }
+        let checkpoints = self.run.checkpoints();
+        let model = self.deployed()?;
+        let raw = self.average.as_ref().map(|_| &self.weights);
+        checkpoints.add(step, |folder| {
+            checkpoint::save(&model, folder)?;
+            State::save(folder, self.progress, &self.optimiser, raw)
+        })?;
+        let best = self.progress.best;
+        if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {
+            checkpoints.set_best(&best)?;
+        }
+        checkpoints.keep(self.recipe.train.keep, best.map(|best| best.step))?;
+        self.saved = Some(step);
+        self.last_save = Instant::now();
+        observer.saved(step);
+        Ok(())
+    }
+
+    fn epoch(&self) -> f64 {
+        self.progress.step as f64 * self.recipe.train.batch as f64 / self.train.len() as f64
+    }
+
+    fn last_good(&self) -> String {
+        match self.run.checkpoints().steps().last() {
+            Some(step) => {
+                let path: PathBuf = self.run.checkpoints().at(*step);
+                format!("the last good checkpoint is {} (after step {step})", path.display())
+            }
+            None => "there is no checkpoint yet".to_owned(),
+        }
+    }
+}
+
+fn loader(recipe: &Recipe, train: &Shared, step: u64) -> Result<TrainLoader> {
+    let position = Position { batches: step * recipe.train.accumulation as u64 };
+    let seed = Seed::new(recipe.seed).named("data");
+    Ok(TrainLoader::new(train.clone(), recipe.loading(), seed, position)?)
+}
+
+/// The parts of a data set that a run uses.
+#[derive(Clone)]
+struct Data {
+    train: Shared,
+    validation: Shared,
+    test: Shared,
+}
+
+impl Data {
+    /// Opens the data, and gives the model its classes.
+    fn open(recipe: &mut Recipe) -> Result<Self> {
+        if let Ok(path) = std::fs::canonicalize(&recipe.data.name) {
+            recipe.data.name = path.to_string_lossy().into_owned();
+        }
+        let spec = recipe.data_spec();
+        let (all, test) = (formats::open(&spec, Split::Train)?, formats::open(&spec, Split::Test)?);
+        if all.classes() != test.classes() {
+            return Err(recipe_error(format!(
+                "{}: the training images have classes {:?}, the test images {:?}",
+                spec.name,
+                all.classes(),
+                test.classes()
+            )));
+        }
+        recipe.model.classes = all.classes().len();
+        let (train, validation) = Selection::hold_out(&all, recipe.data.validation);
+        Ok(Self { train, validation, test })
+    }
+}
+
+/// Sums since the last line of the log.
+#[derive(Debug, Default)]
+struct Interval {
+    steps: u64,
+    images: usize,
+    correct: usize,
+    loss: f64,
+    auxiliary_loss: f64,
+    norm: f64,
+    rate: f64,
+    seconds: f64,
+}
+
+impl Interval {
+    fn add(&mut self, pass: &Pass, norm: f64, rate: f64) {
+        self.steps += 1;
+        self.images += pass.images;
+        self.correct += pass.correct;
+        self.loss += pass.loss;
+        self.auxiliary_loss += pass.auxiliary_loss;
+        self.norm += norm;
+        self.rate = rate;
+    }
+
+    fn take(
+        &mut self,
+        step: u64,
+        epoch: f64,
+        routing: Vec<crate::health::LayerHealth>,
+    ) -> TrainRecord {
+        let sums = std::mem::take(self);
+        let steps = sums.steps.max(1) as f64;
+        TrainRecord {
+            step,
+            epoch,
+            loss: sums.loss / steps,
+            auxiliary_loss: sums.auxiliary_loss / steps,
+            accuracy: sums.correct as f64 / sums.images.max(1) as f64,
+            learning_rate: sums.rate,
+            gradient_norm: sums.norm / steps,
+            images_per_second: sums.images as f64 / sums.seconds.max(1e-9),
+            routing,
+        }
+    }
+}
+
+impl Pass {
+    fn add(&mut self, other: Self) {
+        self.images += other.images;
+        self.correct += other.correct;
+        self.loss += other.loss;
+        self.auxiliary_loss += other.auxiliary_loss;
+        for (own, other) in self.gradients.iter_mut().zip(other.gradients) {
+            own.iter_mut().zip(other).for_each(|(a, b)| *a += b);
+        }
+    }
+
+    /// From a sum over equal parts to their mean.
+    fn divide(&mut self, parts: usize) {
+        if parts > 1 {
+            let share = 1.0 / parts as f64;
+            self.loss *= share;
+            self.auxiliary_loss *= share;
+            self.gradients.iter_mut().flatten().for_each(|g| *g *= share as f32);
+        }
+    }
+}

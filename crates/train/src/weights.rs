@@ -1,0 +1,58 @@
+//! A model's parameters on the host, where optimisers work.
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::{Gradients, Tensor},
+};
+use omma_model::{Parameter, VisionTransformer, parameter_values, with_values};
+
+use crate::error::Result;
+
+/// All parameters of a model, in the order of its modules.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    /// Names and shapes.
+    pub parameters: Vec<Parameter>,
+    /// Values, row by row.
+    pub values: Vec<Vec<f32>>,
+}
+
+impl Weights {
+    /// A copy of a model's.
+    pub fn of(model: &VisionTransformer) -> Self {
+        let (parameters, values) = parameter_values(model)
+            .into_iter()
+            .map(|value| (value.parameter.clone(), value.read()))
+            .unzip();
+        Self { parameters, values }
+    }
+
+    /// The model with these parameters.
+    pub fn put(&self, model: VisionTransformer) -> Result<VisionTransformer> {
+        let mut values = self.values.iter();
+        Ok(with_values(model, |_| Ok(values.next().cloned()))?)
+    }
+
+    /// How many numbers they are.
+    pub fn count(&self) -> usize {
+        self.values.iter().map(Vec::len).sum()
+    }
+}
+
+/// Gradients of all parameters, in the order of the modules; zeros for those without one.
+pub fn gradients(model: &VisionTransformer, gradients: &Gradients) -> Vec<Vec<f32>> {
+    struct Collect<'a>(&'a Gradients, Vec<Vec<f32>>);
+    impl ModuleVisitor for Collect<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            let gradient = match value.grad(self.0) {
+                Some(gradient) => gradient.try_into_vec_as().expect("gradients are floats"),
+                None => vec![0.0; value.shape().num_elements()],
+            };
+            self.1.push(gradient);
+        }
+    }
+    let mut all = Collect(gradients, Vec::new());
+    model.visit(&mut all);
+    all.1
+}
