@@ -48,20 +48,17 @@ fn main() -> ExitCode {
 
 type Rows = omma_data::Result<Vec<Vec<Picture>>>;
 
-/// Eight scenes of every class, in 32 and in 64 pixels, shown at the same size.
+/// Five scenes of every class, each in 32 and in 64 pixels.
 fn world() -> Rows {
-    let [small, large] = [32, 64].map(|size| World::new(0, size, 4000, Split::Train, Variant::Usual));
-    let scenes = |class| (0..large.len()).filter(move |i| large_class(*i) == Some(class)).take(5);
-    fn large_class(index: usize) -> Option<usize> {
-        World::new(0, 64, 4000, Split::Train, Variant::Usual).scene(index).class()
-    }
+    let [small, large] =
+        [32, 64].map(|size| World::new(0, size, 4000, Split::Train, Variant::Usual));
     (0..Shape::CLASSES.len())
         .map(|class| {
-            let pairs = scenes(class).flat_map(|index| {
-                [
-                    small.get(index).map(|sample| magnified(&sample.picture, 3)),
-                    large.get(index).map(|sample| magnified(&sample.picture, 3).resized(96, 96)),
-                ]
+            let scenes =
+                (0..large.len()).filter(|index| large.scene(*index).class() == Some(class));
+            let pairs = scenes.take(5).flat_map(|index| {
+                [(&small, 4), (&large, 2)]
+                    .map(|(world, times)| Ok(magnified(&world.get(index)?.picture, times)))
             });
             pairs.collect()
         })
@@ -80,15 +77,16 @@ fn strange() -> Rows {
         .collect()
 }
 
-/// One scene through everything.
+/// A scene through all severities of each corruption.
 fn corruptions() -> Rows {
-    let world = World::new(0, 64, 100, Split::Test, Variant::Usual);
+    let world = World::new(0, 32, 100, Split::Test, Variant::Usual);
     Corruption::ALL
         .iter()
         .enumerate()
         .map(|(row, corruption)| {
             let clean = world.get(row)?.picture;
-            let column = |severity| corruption.apply(&clean, severity, Seed::new(row as u64));
+            let seed = Seed::new(row as u64);
+            let column = |severity| magnified(&corruption.apply(&clean, severity, seed), 2);
             Ok((0..=SEVERITIES).map(column).collect())
         })
         .collect()

@@ -24,5 +24,7 @@ mod picture;
 
 pub use dataset::{Dataset, Sample, Selection, Shared, Split};
 pub use error::{DataError, Result};
-pub use loader::{BadFiles, Batch, Change, EvalLoader, Pixels, Position, TrainLoader, TrainOptions};
+pub use loader::{
+    BadFiles, Batch, Change, EvalLoader, Pixels, Position, TrainLoader, TrainOptions,
+};
 pub use picture::Picture;

@@ -214,8 +214,7 @@ mod tests {
     fn every_kind_of_image_becomes_rgb() {
         let photograph = photograph(20, 10);
         let rgb = photograph.to_rgb8().into_raw();
-        let grey: Vec<u8> =
-            photograph.to_luma8().into_raw().iter().flat_map(|v| [*v; 3]).collect();
+        let grey: Vec<u8> = photograph.to_luma8().into_raw().iter().flat_map(|v| [*v; 3]).collect();
         let cases = [
             (photograph.clone(), &rgb),
             (photograph.to_rgba8().into(), &rgb),

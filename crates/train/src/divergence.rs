@@ -12,6 +12,7 @@ pub(crate) struct Divergence<'a> {
     /// A loss beyond this is an explosion.
     pub(crate) limit: f64,
     pub(crate) weights: &'a Weights,
+    /// None where it did not come so far.
     pub(crate) gradients: &'a [Vec<f32>],
 }
 
@@ -27,27 +28,38 @@ impl Divergence<'_> {
     /// An error, if this step went wrong; `last_good` says what to go back to.
     pub(crate) fn check(&self, last_good: &str) -> Result<(), TrainError> {
         let Self { step, loss, gradient_norm, limit, .. } = *self;
-        let why = match () {
-            () if !loss.is_finite() => format!("the loss of step {step} is {loss}"),
-            () if !gradient_norm.is_finite() => {
-                format!("the gradient of step {step} is not finite, at a loss of {loss:.4}")
+        match () {
+            () if !loss.is_finite() => {
+                Err(self.error(&format!("the loss of step {step} is {loss}"), last_good))
             }
-            () if loss > limit => format!(
-                "the loss of step {step} is {loss:.4}, beyond {limit:.1} (train.explosion times that \
-                 of guessing)"
-            ),
-            () => return Ok(()),
-        };
+            () if !gradient_norm.is_finite() => {
+                let why =
+                    format!("the gradient of step {step} is not finite, at a loss of {loss:.4}");
+                Err(self.error(&why, last_good))
+            }
+            () if loss > limit => {
+                let why = format!(
+                    "the loss of step {step} is {loss:.4}, beyond {limit:.1} (train.explosion times \
+                     that of guessing)"
+                );
+                Err(self.error(&why, last_good))
+            }
+            () => Ok(()),
+        }
+    }
+
+    /// What is said of a run that has diverged.
+    pub(crate) fn error(&self, why: &str, last_good: &str) -> TrainError {
         let why = format!("training has diverged: {why}; try a lower optimiser.learning_rate");
-        let last_good = last_good.to_owned();
-        Err(TrainError::Diverged { why, layers: self.layers(), last_good })
+        TrainError::Diverged { why, layers: self.layers(), last_good: last_good.to_owned() }
     }
 
     /// A line per part of the model: RMS of weights and gradients, and how many are not finite.
     fn layers(&self) -> String {
         let mut layers: BTreeMap<String, Layer> = BTreeMap::new();
-        let all = self.weights.parameters.iter().zip(&self.weights.values).zip(self.gradients);
-        for ((parameter, values), gradient) in all {
+        let all = self.weights.parameters.iter().zip(&self.weights.values);
+        for (place, (parameter, values)) in all.enumerate() {
+            let gradient = self.gradients.get(place).map_or(&[][..], Vec::as_slice);
             let parts: Vec<&str> = parameter.name.split('.').collect();
             let depth = if parts[0] == "blocks" { 3 } else { 1 };
             let name = parts[..parts.len().min(depth)].join(".");

@@ -33,7 +33,7 @@ pub struct Evaluation {
     nll: f64,
     /// `[classes, classes]`: what it is, then what the model says.
     pub confusion: Vec<Vec<u64>>,
-    /// The first images, right ones first met.
+    /// The first images that it got right.
     pub right: Vec<Example>,
     /// The images where it is most sure and wrong.
     pub wrong: Vec<Example>,
@@ -81,15 +81,13 @@ pub fn evaluate(
     let mut tally = RoutingTally::default();
     for batch in EvalLoader::new(data.clone(), pixels, batch) {
         let mut batch = batch?;
-        if batch.is_empty() {
-            continue;
-        }
         let output = model.forward(images(&mut batch, &device), &mode)?;
         tally.add(&output.routings);
         let logs = output.predictions.log_probabilities();
         let logs: Vec<f32> = logs.try_into_vec_as().expect("logits are floats");
-        for (label, logs) in batch.labels.iter().zip(logs.chunks_exact(classes)) {
-            result.add(*label, logs);
+        let samples = batch.indices.iter().zip(&batch.labels).zip(logs.chunks_exact(classes));
+        for ((index, label), logs) in samples {
+            result.add(*index, *label, logs);
         }
         progress(batch.len());
     }

@@ -8,13 +8,13 @@ use std::{
 
 use burn::{module::Module, tensor::Device};
 use omma_data::{Position, Selection, Shared, Split, TrainLoader, formats};
-use omma_model::{VisionTransformer, checkpoint};
-use omma_routing::Seed;
+use omma_model::{ModelError, VisionTransformer, checkpoint};
+use omma_routing::{RoutingError, Seed};
 
 use crate::{
     average::Average,
     divergence::Divergence,
-    error::Result,
+    error::{Result, TrainError},
     evaluate::{Evaluation, evaluate},
     health::RoutingTally,
     logs::{EvaluationRecord, Logs, Record, TrainRecord},
@@ -114,7 +114,7 @@ impl Trainer {
         recipe.check()?;
         let run = RunFolder::create(path, &recipe)?;
         run.write_json("classes.json", &data.train.classes())?;
-        Self::new(recipe, run, data, model, device)
+        Self::new(recipe, run, data, model, device, None)
     }
 
     /// Goes on with a run from its newest checkpoint that can be read, or from the start if it was
@@ -125,36 +125,47 @@ impl Trainer {
         let data = Data::open(&mut recipe)?;
         let device = Device::flex().autodiff();
         for step in run.checkpoints().steps().into_iter().rev() {
-            match checkpoint::load(&run.checkpoints().at(step), &device) {
-                Ok(model) => {
-                    let averaged = recipe.train.ema > 0.0;
-                    let mut trainer =
-                        Self::new(recipe.clone(), run.clone(), data.clone(), model, device.clone())?;
-                    match trainer.restore(step, averaged) {
-                        Ok(()) => return Ok(trainer),
-                        Err(error) => tracing::warn!("checkpoint {step} is left out: {error}"),
-                    }
+            let model = checkpoint::load(&run.checkpoints().at(step), &device).map_err(Into::into);
+            let trainer = model.and_then(|model| {
+                let (recipe, run, data) = (recipe.clone(), run.clone(), data.clone());
+                Self::new(recipe, run, data, model, device.clone(), Some(step))
+            });
+            match trainer {
+                Err(error @ (TrainError::Damaged { .. } | TrainError::Model(_))) => {
+                    tracing::warn!("the checkpoint after step {step} is left out: {error}");
                 }
-                Err(error) => tracing::warn!("checkpoint {step} is left out: {error}"),
+                other => return other,
             }
         }
         let model = starting_model(&mut recipe, &device)?;
-        Self::new(recipe, run, data, model, device)
+        Self::new(recipe, run, data, model, device, None)
     }
 
+    /// A training that begins with a model, or goes on from the checkpoint that the model is of.
     fn new(
         recipe: Recipe,
         run: RunFolder,
         data: Data,
-        model: VisionTransformer,
+        mut model: VisionTransformer,
         device: Device,
+        from: Option<u64>,
     ) -> Result<Self> {
-        let weights = Weights::of(&model);
+        let mut weights = Weights::of(&model);
         let parameters = weights.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
-        let optimiser = Optimiser::new(recipe.optimiser, recipe.model.depth, parameters);
-        let average =
-            (recipe.train.ema > 0.0).then(|| Average::new(recipe.train.ema, &weights.values));
-        let loader = loader(&recipe, &data.train, 0)?;
+        let mut optimiser = Optimiser::new(recipe.optimiser, recipe.model.depth, parameters);
+        let decay = recipe.train.ema;
+        let mut average = (decay > 0.0).then(|| Average::new(decay, &weights.values));
+        let mut progress = Progress::default();
+        if let Some(step) = from {
+            let folder = run.checkpoints().at(step);
+            let state = State::load(&folder, &mut optimiser, average.is_some())?;
+            progress = state.progress;
+            if let Some(raw) = state.raw {
+                let values = std::mem::replace(&mut weights.values, raw);
+                average = Some(Average { decay, values });
+                model = weights.put(model)?;
+            }
+        }
         let cost = recipe.model.cost(recipe.model.resolution)?;
         let plan = Plan {
             steps: recipe.total_steps(data.train.len()),
@@ -164,8 +175,9 @@ impl Trainer {
             parameters: weights.count(),
             multiply_adds: cost.forward_macs,
         };
+        let loader = loader(&recipe, &data.train, progress.step)?;
+        let logs = Logs::open(&run, progress.step)?;
         run.write_json("environment.json", &Environment::now())?;
-        let logs = Logs::open(&run, 0)?;
         let Data { train, validation, test } = data;
         Ok(Self {
             recipe,
@@ -182,27 +194,10 @@ impl Trainer {
             test,
             logs,
             tally: RoutingTally::default(),
-            progress: Progress::default(),
-            saved: None,
+            progress,
+            saved: from,
             last_save: Instant::now(),
         })
-    }
-
-    fn restore(&mut self, step: u64, averaged: bool) -> Result<()> {
-        let folder = self.run.checkpoints().at(step);
-        let state = State::load(&folder, &mut self.optimiser, averaged)?;
-        if let Some(raw) = state.raw {
-            self.average = Some(Average {
-                decay: self.recipe.train.ema,
-                values: std::mem::replace(&mut self.weights.values, raw),
-            });
-            self.model = self.weights.put(self.model.clone())?;
-        }
-        self.progress = state.progress;
-        self.saved = Some(step);
-        self.loader = loader(&self.recipe, &self.train, step)?;
-        self.logs = Logs::open(&self.run, step)?;
-        Ok(())
     }
 
     /// What is going to happen.
@@ -250,7 +245,8 @@ impl Trainer {
         for part in 0..parts {
             let batch = self.loader.next_batch()?;
             let seed = seed.numbered(part as u64);
-            let found = pass(&self.model, batch, seed, &self.device, &mut self.tally)?;
+            let found = pass(&self.model, batch, seed, &self.device, &mut self.tally)
+                .map_err(|error| self.or_divergence(step, error))?;
             match &mut sum {
                 Some(sum) => sum.add(found),
                 None => sum = Some(found),
@@ -279,6 +275,23 @@ impl Trainer {
         self.progress.step += 1;
         interval.add(&sum, norm, rate);
         Ok(())
+    }
+
+    /// A router that meets a logit that is not finite is how an MoE diverges first.
+    fn or_divergence(&self, step: u64, error: TrainError) -> TrainError {
+        let TrainError::Model(ModelError::Routing(RoutingError::NonFiniteLogit { .. })) = error
+        else {
+            return error;
+        };
+        Divergence {
+            step: step + 1,
+            loss: f64::NAN,
+            gradient_norm: f64::NAN,
+            limit: f64::INFINITY,
+            weights: &self.weights,
+            gradients: &[],
+        }
+        .error(&format!("in step {}, {error}", step + 1), &self.last_good())
     }
 
     /// Logs, evaluations and checkpoints that are due.

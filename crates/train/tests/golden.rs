@@ -33,8 +33,7 @@ fn check(case: &Case) {
         ..OptimiserConfig::default()
     };
     let all = Group { decays: true, rate: 1.0 };
-    let parameters =
-        NAMES.map(|name| (name, case.shape(&format!("param/{name}")), all));
+    let parameters = NAMES.map(|name| (name, case.shape(&format!("param/{name}")), all));
     let mut optimiser = Optimiser::with_groups(config, parameters);
     let mut values = NAMES.map(|name| case.floats(&format!("param/{name}")).to_vec());
     for step in 1..=case.size("steps") {

@@ -34,6 +34,8 @@ pub fn mix(
     let mut partner: Vec<usize> = (0..batch).collect();
     partner.shuffle(rng);
     let alpha = if cut { mixing.cutmix } else { mixing.mixup };
+    // Within these, the distribution has a sound sampler.
+    let alpha = alpha.clamp(1e-3, 1e3);
     let share = Beta::new(alpha, alpha).map_or(0.5, |beta| beta.sample(rng)) as f32;
     let (originals, labels) = (pixels.to_vec(), targets.to_vec());
     let kept = match cut {
@@ -65,7 +67,8 @@ fn cut_rectangle(
 ) -> f32 {
     let edge = ((side as f32 * (1.0 - share).sqrt()) as usize).min(side);
     let (x, y) = (rng.random_range(0..side), rng.random_range(0..side));
-    let span = |middle: usize| middle.saturating_sub(edge / 2)..(middle + edge.div_ceil(2)).min(side);
+    let span =
+        |middle: usize| middle.saturating_sub(edge / 2)..(middle + edge.div_ceil(2)).min(side);
     let (columns, rows) = (span(x), span(y));
     let size = side * side * 3;
     for (image, other) in partner.iter().enumerate() {
@@ -86,10 +89,14 @@ mod tests {
 
     #[test]
     fn labels_are_mixed_like_pixels() {
-        for mixing in [Mixing { mixup: 0.8, cutmix: 0.0 }, Mixing { mixup: 0.0, cutmix: 1.0 }] {
+        let infinite = f64::INFINITY;
+        for (mixup, cutmix) in [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0), (1e-300, 0.0), (infinite, 0.0)]
+        {
+            let mixing = Mixing { mixup, cutmix };
             for seed in 0..20 {
                 // Images of one colour, which is their label.
-                let mut pixels: Vec<f32> = [0.0, 1.0].iter().flat_map(|c| vec![*c; 8 * 8 * 3]).collect();
+                let mut pixels: Vec<f32> =
+                    [0.0, 1.0].iter().flat_map(|c| vec![*c; 8 * 8 * 3]).collect();
                 let mut targets = vec![1.0, 0.0, 0.0, 1.0];
                 mix(&mixing, &mut pixels, &mut targets, (8, 2), &mut Seed::new(seed).rng());
                 for image in 0..2 {

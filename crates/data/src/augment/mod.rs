@@ -81,3 +81,45 @@ impl Augmentation {
         picture
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use omma_routing::Seed;
+
+    use super::*;
+    use crate::{
+        dataset::{Dataset, Split},
+        world::{Variant, World},
+    };
+
+    #[test]
+    fn all_together_keep_the_size_and_repeat() {
+        let picture = World::new(1, 40, 1, Split::Train, Variant::Usual).get(0).unwrap().picture;
+        for crop in [Crop::Centre, Crop::RandomResized, Crop::Padded] {
+            let all = Augmentation {
+                crop,
+                flip: true,
+                operations: 3,
+                magnitude: 9.0,
+                erasing: 0.5,
+                ..Augmentation::default()
+            };
+            let run = |seed| all.apply(&picture, 24, &mut Seed::new(seed).rng());
+            assert_eq!((run(1).width, run(1).height, run(1).pixels.len()), (24, 24, 24 * 24 * 3));
+            assert_eq!(run(1), run(1));
+            assert_ne!(run(1), run(2));
+        }
+        let none = Augmentation::default().apply(&picture, 40, &mut Seed::new(1).rng());
+        assert_eq!(none, picture);
+    }
+
+    #[test]
+    fn about_half_are_mirrored() {
+        let picture = Picture { width: 2, height: 2, pixels: (0..12).collect() };
+        let flip = Augmentation { flip: true, ..Augmentation::default() };
+        let mirrored = (0..200)
+            .filter(|seed| flip.apply(&picture, 2, &mut Seed::new(*seed).rng()) != picture)
+            .count();
+        assert!((70..130).contains(&mirrored), "{mirrored} of 200");
+    }
+}

@@ -61,8 +61,12 @@ fn apply(picture: Picture, operation: Operation, level: f32, sign: f32) -> Pictu
     match operation {
         Operation::Identity => picture,
         Operation::AutoContrast => by_channel(picture, |values| {
-            let (low, high) = (*values.iter().min().unwrap_or(&0), *values.iter().max().unwrap_or(&0));
-            let range = f32::from(high.saturating_sub(low)).max(1.0);
+            let (low, high) =
+                (*values.iter().min().unwrap_or(&0), *values.iter().max().unwrap_or(&0));
+            if high <= low {
+                return table(|v| v);
+            }
+            let range = f32::from(high - low);
             table(|v| (v - f32::from(low)) * 255.0 / range)
         }),
         Operation::Equalize => by_channel(picture, equalised),
@@ -224,10 +228,22 @@ mod tests {
         let world = World::new(1, 40, 10, Split::Train, Variant::Usual);
         let picture = world.get(0).unwrap().picture;
         for operation in OPERATIONS {
-            let [weak, strong] = [0.2, 0.9].map(|level| apply(picture.clone(), operation, level, 1.0));
+            let [weak, strong] =
+                [0.2, 0.9].map(|level| apply(picture.clone(), operation, level, 1.0));
             assert_eq!((strong.width, strong.height), (40, 40));
             let [weak, strong] = [weak, strong].map(|changed| picture.difference(&changed));
             assert!(strong >= weak, "{operation:?}: {weak} {strong}");
+            let idle = matches!(operation, Operation::Identity);
+            assert_eq!(strong == 0.0, idle, "{operation:?}");
+            let dot = Picture::filled(1, 1, [9, 99, 200]);
+            for sign in [-1.0, 1.0] {
+                let small = apply(dot.clone(), operation, 0.9, sign);
+                assert_eq!((small.width, small.pixels.len()), (1, 3));
+            }
+        }
+        for operation in [Operation::AutoContrast, Operation::Equalize] {
+            let flat = Picture::filled(5, 5, [40, 50, 60]);
+            assert_eq!(apply(flat.clone(), operation, 0.9, 1.0), flat);
         }
         let a = rand_augment(picture.clone(), 2, 9.0, &mut Seed::new(1).rng());
         assert_eq!(a, rand_augment(picture, 2, 9.0, &mut Seed::new(1).rng()));

@@ -36,9 +36,10 @@ fn gaussian_kernel(deviation: f32) -> Vec<(isize, isize, f32)> {
 /// Smoothed, then neighbours exchanged at random, then smoothed.
 pub(super) fn glass(canvas: Canvas, step: usize, rng: &mut impl Rng) -> Canvas {
     let (deviation, reach, rounds) =
-        [(0.35, 1, 1), (0.4, 1, 2), (0.45, 1, 3), (0.55, 2, 2), (0.6, 2, 4)][step];
-    let reach = (reach as f32 * canvas.unit().sqrt().max(1.0)).round() as i32;
-    let kernel = gaussian_kernel(deviation);
+        [(0.5, 1, 1), (0.6, 1, 2), (0.7, 2, 2), (0.8, 2, 3), (0.9, 3, 3)][step];
+    let unit = canvas.unit().sqrt().max(1.0);
+    let reach = (reach as f32 * unit).round() as i32;
+    let kernel = gaussian_kernel(deviation * unit);
     let mut canvas = canvas.convolved(&kernel);
     for _ in 0..rounds {
         for y in 0..canvas.height as isize {
@@ -84,9 +85,8 @@ pub(super) fn zoom(canvas: &Canvas, step: usize) -> Canvas {
 fn mean(steps: &[Canvas]) -> Canvas {
     let mut result = steps[0].clone();
     for (i, value) in result.values.iter_mut().enumerate() {
-        for c in 0..3 {
-            value[c] = steps.iter().map(|step| step.values[i][c]).sum::<f32>() / steps.len() as f32;
-        }
+        let sum = |c: usize| steps.iter().map(|step| step.values[i][c]).sum::<f32>();
+        *value = std::array::from_fn(|c| sum(c) / steps.len() as f32);
     }
     result
 }

@@ -20,8 +20,9 @@ pub(super) fn elastic(canvas: &Canvas, step: usize, rng: &mut impl Rng) -> Canva
     let amplitude = [0.5, 0.8, 1.15, 1.6, 2.2][step] * canvas.unit();
     // A coarse grid of pushes, interpolated.
     let cells = 5;
-    let mut field =
-        || -> Vec<f32> { (0..(cells + 1) * (cells + 1)).map(|_| rng.random_range(-1.0..1.0)).collect() };
+    let mut field = || -> Vec<f32> {
+        (0..(cells + 1) * (cells + 1)).map(|_| rng.random_range(-1.0..1.0)).collect()
+    };
     let (pushes_x, pushes_y) = (field(), field());
     let at = |field: &[f32], x: usize, y: usize| {
         let (fx, fy) = (
@@ -40,17 +41,38 @@ pub(super) fn elastic(canvas: &Canvas, step: usize, rng: &mut impl Rng) -> Canva
     })
 }
 
-pub(super) fn pixelate(picture: &Picture, step: usize) -> Picture {
-    let share = [0.9, 0.75, 0.62, 0.5, 0.4][step];
-    let small = |side: usize| ((side as f64 * share) as usize).max(1);
-    let coarse = picture.resized(small(picture.width), small(picture.height));
-    let mut pixels = Vec::with_capacity(picture.pixels.len());
-    for y in 0..picture.height {
-        for x in 0..picture.width {
-            pixels.extend(coarse.at(x * coarse.width / picture.width, y * coarse.height / picture.height));
+/// Blocks of the mean of what they cover.
+pub(super) fn pixelate(canvas: &Canvas, step: usize) -> Canvas {
+    let share = [0.9, 0.75, 0.65, 0.5, 0.35][step];
+    let blocks = |side: usize| ((side as f32 * share).round() as usize).max(1);
+    let (across, down) = (blocks(canvas.width), blocks(canvas.height));
+    // How much of every pixel lies in a block.
+    let parts = |block: usize, blocks: usize, side: usize| {
+        let edge = |block: usize| block as f32 * side as f32 / blocks as f32;
+        let (from, to) = (edge(block), edge(block + 1));
+        (from as usize..(to.ceil() as usize).min(side))
+            .map(move |place| (place, to.min(place as f32 + 1.0) - from.max(place as f32)))
+    };
+    let mut means = Vec::with_capacity(across * down);
+    for row in 0..down {
+        for column in 0..across {
+            let (mut sum, mut total) = ([0.0; 3], 0.0);
+            for (y, height) in parts(row, down, canvas.height) {
+                for (x, width) in parts(column, across, canvas.width) {
+                    let value = canvas.values[y * canvas.width + x];
+                    (0..3).for_each(|c| sum[c] += value[c] * width * height);
+                    total += width * height;
+                }
+            }
+            means.push(sum.map(|value| value / total));
         }
     }
-    Picture { pixels, ..*picture }
+    let block = |place: usize, blocks: usize, side: usize| (2 * place + 1) * blocks / (2 * side);
+    let values = (0..canvas.values.len()).map(|i| {
+        let column = block(i % canvas.width, across, canvas.width);
+        means[block(i / canvas.width, down, canvas.height) * across + column]
+    });
+    Canvas { values: values.collect(), ..*canvas }
 }
 
 pub(super) fn jpeg(picture: &Picture, step: usize) -> Picture {

@@ -16,7 +16,10 @@ fn plasma(width: usize, height: usize, decay: f32, rng: &mut impl Rng) -> Vec<f3
         let half = step / 2;
         for y in (0..side).step_by(step) {
             for x in (0..side).step_by(step) {
-                let corners = map[at(x, y)] + map[at(x + step, y)] + map[at(x, y + step)] + map[at(x + step, y + step)];
+                let corners = map[at(x, y)]
+                    + map[at(x + step, y)]
+                    + map[at(x, y + step)]
+                    + map[at(x + step, y + step)];
                 map[at(x + half, y + half)] = corners / 4.0 + wobble * rng.random_range(-1.0..1.0);
             }
         }
@@ -59,7 +62,10 @@ pub(super) fn frost(mut canvas: Canvas, step: usize, rng: &mut impl Rng) -> Canv
     for (i, value) in canvas.values.iter_mut().enumerate() {
         let (x, y) = ((i % canvas.width) as f32 / width, (i / canvas.width) as f32 / height);
         let edge = ((x - 0.5).abs().max((y - 0.5).abs()) * 2.0).powi(2);
-        let ice = (coarse[i] * 0.6 + fine[i] * 0.4) * (0.35 + 0.65 * edge);
+        // Where a cloud passes its middle height, there is a vein.
+        let vein = |cloud: f32| (1.0 - (2.0 * cloud - 1.0).abs() * 4.0).max(0.0);
+        let veins = vein(coarse[i]).max(0.8 * vein(fine[i]));
+        let ice = (0.35 * coarse[i] + 0.25 * fine[i] + 0.7 * veins) * (0.35 + 0.65 * edge);
         let tint = [0.82, 0.92, 1.0];
         *value = std::array::from_fn(|c| keep * value[c] + add * ice * tint[c]);
     }

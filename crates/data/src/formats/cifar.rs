@@ -37,7 +37,8 @@ impl Cifar {
         for file in files {
             let bytes = read_maybe_gz(file)?;
             if bytes.is_empty() || bytes.len() % size != 0 {
-                let why = format!("{} bytes are not a whole number of records of {size}", bytes.len());
+                let why =
+                    format!("{} bytes are not a whole number of records of {size}", bytes.len());
                 return Err(DataError::Format { path: file.clone(), why });
             }
             records.extend(bytes);
@@ -45,10 +46,13 @@ impl Cifar {
         let labels = records.chunks_exact(size).map(|record| record[kind.label()] as usize);
         let most = labels.clone().max().unwrap_or(0) + 1;
         let classes = match classes.len() {
-            0 => (0..most.max(if kind == CifarKind::Ten { 10 } else { 100 })).map(|i| i.to_string()).collect(),
+            0 => (0..most.max(if kind == CifarKind::Ten { 10 } else { 100 }))
+                .map(|i| i.to_string())
+                .collect(),
             _ => classes,
         };
-        if let Some((index, label)) = labels.enumerate().find(|(_, label)| *label >= classes.len()) {
+        if let Some((index, label)) = labels.enumerate().find(|(_, label)| *label >= classes.len())
+        {
             return Err(DataError::Label { index, label, classes: classes.len() });
         }
         Ok(Self { kind, classes, records })
@@ -61,7 +65,8 @@ impl Cifar {
             let packed = folder.join(format!("{name}.gz"));
             [plain, packed].into_iter().find(|file| file.is_file())
         };
-        let batches = || (1..=5).filter_map(|i| find(format!("data_batch_{i}.bin"))).collect::<Vec<_>>();
+        let batches =
+            || (1..=5).filter_map(|i| find(format!("data_batch_{i}.bin"))).collect::<Vec<_>>();
         if folder.join("data_batch_1").exists() {
             let why = "these are CIFAR's Python files; get its binary version".to_owned();
             return Err(DataError::Format { path: folder.into(), why });
@@ -85,9 +90,9 @@ impl Cifar {
     /// Whether a folder looks like CIFAR's.
     pub fn is_here(folder: &Path) -> bool {
         let names = ["data_batch_1.bin", "test_batch.bin", "train.bin", "test.bin", "data_batch_1"];
-        names.iter().any(|name| {
-            folder.join(name).is_file() || folder.join(format!("{name}.gz")).is_file()
-        })
+        names
+            .iter()
+            .any(|name| folder.join(name).is_file() || folder.join(format!("{name}.gz")).is_file())
     }
 }
 

@@ -73,9 +73,8 @@ impl CsvFile {
         let places = places(&classes);
         let rows = rows.into_iter().map(|(file, label, caption)| {
             let place = places.get(label.as_str());
-            let place = place.ok_or_else(|| {
-                fault(format!("the training images have no class {label:?}"))
-            })?;
+            let place = place
+                .ok_or_else(|| fault(format!("the training images have no class {label:?}")))?;
             Ok((file, *place, caption))
         });
         let rows = rows.collect::<Result<_>>()?;

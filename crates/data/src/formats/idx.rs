@@ -21,7 +21,15 @@ pub struct Idx {
 
 /// Names of Fashion-MNIST's classes.
 const FASHION: [&str; 10] = [
-    "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+    "T-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
     "ankle boot",
 ];
 

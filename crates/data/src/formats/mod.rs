@@ -17,11 +17,7 @@ pub use self::{
     webdataset::{WebDataset, expand_braces},
 };
 
-use std::{
-    fs::File,
-    io::Read,
-    path::Path,
-};
+use std::{fs::File, io::Read, path::Path};
 
 use crate::error::{DataError, Result};
 

@@ -69,7 +69,8 @@ fn find(spec: &DataSpec, split: Split) -> Result<Shared> {
         return open_path(path, split);
     }
     if spec.name.contains('{') {
-        let shards: Vec<PathBuf> = expand_braces(&spec.name).into_iter().map(PathBuf::from).collect();
+        let shards: Vec<PathBuf> =
+            expand_braces(&spec.name).into_iter().map(PathBuf::from).collect();
         return Ok(tenth(Arc::new(WebDataset::read(&shards)?), split));
     }
     Err(DataError::NotFound(format!(
@@ -137,7 +138,8 @@ fn open_path(path: &Path, split: Split) -> Result<Shared> {
 
 /// `train.csv` and `test.csv` or `val.csv`; the labels of one table mean the same in the other.
 fn open_tables(path: &Path, split: Split) -> Result<Option<Shared>> {
-    let table = |names: &[&str]| names.iter().map(|name| path.join(name)).find(|table| table.is_file());
+    let table =
+        |names: &[&str]| names.iter().map(|name| path.join(name)).find(|table| table.is_file());
     let train = table(&["train.csv", "train.tsv"]);
     let test = table(&["test.csv", "test.tsv", "val.csv", "val.tsv"]);
     let own = if split == Split::Train { &train } else { &test };
@@ -229,7 +231,10 @@ mod tests {
     #[test]
     fn what_is_not_there_is_named_with_what_could_be() {
         let message = opened(Path::new("no/such/thing"), Split::Train).err().unwrap().to_string();
-        assert!(message.contains("no/such/thing") && message.contains("fashion-mnist"), "{message}");
+        assert!(
+            message.contains("no/such/thing") && message.contains("fashion-mnist"),
+            "{message}"
+        );
         let message = opened(Path::new("no-{0..1}.tar"), Split::Train).err().unwrap().to_string();
         assert!(message.contains("no-0.tar"), "{message}");
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -251,7 +256,8 @@ mod tests {
         let message = opened(root, Split::Test).err().unwrap().to_string();
         assert!(message.contains("cow"), "{message}");
 
-        fs::write(root.join("train.csv"), "path,label\nval/bee/0.png,a\nval/bee/0.png,b\n").unwrap();
+        fs::write(root.join("train.csv"), "path,label\nval/bee/0.png,a\nval/bee/0.png,b\n")
+            .unwrap();
         assert!(matches!(opened(root, Split::Test), Err(DataError::EmptySplit { .. })));
         fs::write(root.join("test.csv"), "path,label\nval/bee/0.png,b\n").unwrap();
         assert_eq!(labels(&opened(root, Split::Test).unwrap()), [1]);
@@ -287,7 +293,8 @@ mod tests {
             // The folder itself: its archive counts, its table has no split's name.
             (root.to_owned(), 20),
         ] {
-            let [train, test] = [Split::Train, Split::Test].map(|split| opened(&path, split).unwrap());
+            let [train, test] =
+                [Split::Train, Split::Test].map(|split| opened(&path, split).unwrap());
             assert_eq!((train.len(), test.len()), (count * 9 / 10, count / 10), "{path:?}");
             assert!(test.get(0).is_ok());
         }

@@ -99,9 +99,8 @@ impl WebDataset {
         let places = places(&classes);
         let samples = found.into_iter().zip(&labels).map(|(sample, label)| {
             let place = places.get(label.as_str());
-            let label = *place.ok_or_else(|| {
-                fault(format!("the training images have no class {label:?}"))
-            })?;
+            let label = *place
+                .ok_or_else(|| fault(format!("the training images have no class {label:?}")))?;
             let Found { image, caption, name, .. } = sample;
             Ok(Entry { image, label, caption, name })
         });
@@ -159,7 +158,11 @@ fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
             }
             kind @ ("cls" | "txt") => {
                 let mut text = Vec::new();
-                entry.by_ref().take(LONGEST_TEXT).read_to_end(&mut text).map_err(DataError::io(path))?;
+                entry
+                    .by_ref()
+                    .take(LONGEST_TEXT)
+                    .read_to_end(&mut text)
+                    .map_err(DataError::io(path))?;
                 let text = Some(String::from_utf8_lossy(&text).trim().to_owned());
                 if kind == "cls" { sample.label = text } else { sample.caption = text }
             }
@@ -225,7 +228,8 @@ mod tests {
     fn ranges_and_lists_are_written_out() {
         assert_eq!(expand_braces("a-{008..010}.tar"), ["a-008.tar", "a-009.tar", "a-010.tar"]);
         assert_eq!(expand_braces("{a,b}{1..2}"), ["a1", "a2", "b1", "b2"]);
-        for odd in ["plain", "open{1..2", "{2..1}", "{a..b}", "{0..99999999}", "{0..9999}{0..9999}"] {
+        for odd in ["plain", "open{1..2", "{2..1}", "{a..b}", "{0..99999999}", "{0..9999}{0..9999}"]
+        {
             assert_eq!(expand_braces(odd), [odd]);
         }
     }
@@ -235,9 +239,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let long = "x".repeat(150);
         let shards: Vec<PathBuf> = (0..3).map(|i| folder.path().join(format!("{i}.tar"))).collect();
-        archive(&shards[0], &[("a/0.v1.png", png(9)), ("a/0.png", png(1)), ("a/0.cls", b"2\n".into())]);
+        archive(
+            &shards[0],
+            &[("a/0.v1.png", png(9)), ("a/0.png", png(1)), ("a/0.cls", b"2\n".into())],
+        );
         archive(&shards[1], &[("1.cls", b"0".into()), ("1.txt", b"one".into()), ("1.PNG", png(2))]);
-        archive(&shards[2], &[(&format!("{long}.png"), png(3)), (&format!("{long}.cls"), b"1".into())]);
+        archive(
+            &shards[2],
+            &[(&format!("{long}.png"), png(3)), (&format!("{long}.cls"), b"1".into())],
+        );
         let data = WebDataset::read(&shards).unwrap();
         assert_eq!(data.classes(), ["0", "1", "2"]);
         let samples: Vec<_> = (0..data.len()).map(|index| data.get(index).unwrap()).collect();
@@ -250,9 +260,10 @@ mod tests {
     fn words_captions_and_broken_images() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tar");
-        let captions = [("0.png", png(1)), ("0.txt", b"a drop".into()), ("1.png", b"broken".into())];
+        let captions =
+            [("0.png", png(1)), ("0.txt", b"a drop".into()), ("1.png", b"broken".into())];
         archive(&path, &[&captions[..], &[("1.txt", vec![0xff, b'!'])]].concat());
-        let data = WebDataset::read(&[path.clone()]).unwrap();
+        let data = WebDataset::read(std::slice::from_ref(&path)).unwrap();
         assert_eq!((data.len(), data.classes().len()), (2, 1));
         assert_eq!(data.get(0).unwrap().caption.as_deref(), Some("a drop"));
         let message = data.get(1).unwrap_err().to_string();
@@ -271,7 +282,7 @@ mod tests {
         archive(&path, &[("0.png", png(1)), ("0.cls", b"1".into()), ("1.png", vec![0; 5000])]);
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 4000]).unwrap();
-        let message = WebDataset::read(&[path.clone()]).unwrap_err().to_string();
+        let message = WebDataset::read(std::slice::from_ref(&path)).unwrap_err().to_string();
         assert!(message.contains("a.tar"), "{message}");
         archive(&path, &[("0.png", png(1)), ("1.cls", b"1".into())]);
         let message = WebDataset::read(&[path]).unwrap_err().to_string();

@@ -117,9 +117,8 @@ mod tests {
 
     fn read_all(every: usize, allowed: f64) -> (BadFiles, Result<usize>) {
         let (data, bad): (Shared, _) = (Arc::new(Holes(every)), BadFiles::new(allowed));
-        let result = (1..=data.len()).try_fold(0, |n, index| {
-            Ok(n + usize::from(bad.read(&data, index)?.is_some()))
-        });
+        let result = (1..=data.len())
+            .try_fold(0, |n, index| Ok(n + usize::from(bad.read(&data, index)?.is_some())));
         (bad, result)
     }
 

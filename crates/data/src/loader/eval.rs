@@ -50,7 +50,7 @@ impl EvalLoader {
         &self.bad
     }
 
-    fn image(&self, index: usize) -> Result<Option<(Vec<f32>, usize)>> {
+    fn image(&self, index: usize) -> Result<Option<(usize, Vec<f32>, usize)>> {
         let classes = self.data.classes().len();
         let Some(sample) = self.bad.read(&self.data, index)? else { return Ok(None) };
         if sample.label >= classes {
@@ -62,7 +62,7 @@ impl EvalLoader {
         }
         let mut pixels = Vec::with_capacity(self.pixels.side.pow(2) * 3);
         self.pixels.write(&picture, &mut pixels);
-        Ok(Some((pixels, sample.label)))
+        Ok(Some((index, pixels, sample.label)))
     }
 }
 
@@ -71,14 +71,15 @@ impl Iterator for EvalLoader {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (side, classes) = (self.pixels.side, self.data.classes().len());
-        let mut batch = Batch { pixels: Vec::new(), targets: Vec::new(), labels: Vec::new(), side };
+        let mut batch = Batch { side, ..Batch::default() };
         while batch.is_empty() {
             let range = self.next..(self.next + self.batch).min(self.data.len());
             if range.is_empty() {
                 return None;
             }
             self.next = range.end;
-            let made: Result<Vec<_>> = range.into_par_iter().map(|index| self.image(index)).collect();
+            let made: Result<Vec<_>> =
+                range.into_par_iter().map(|index| self.image(index)).collect();
             let made = match made {
                 Ok(made) => made,
                 Err(error) => {
@@ -86,12 +87,13 @@ impl Iterator for EvalLoader {
                     return Some(Err(error));
                 }
             };
-            for (pixels, label) in made.into_iter().flatten() {
+            for (index, pixels, label) in made.into_iter().flatten() {
                 batch.pixels.extend(pixels);
                 let start = batch.targets.len();
                 batch.targets.resize(start + classes, 0.0);
                 batch.targets[start + label] = 1.0;
                 batch.labels.push(label);
+                batch.indices.push(index);
             }
         }
         Some(Ok(batch))
@@ -131,7 +133,8 @@ mod tests {
         let black: Change = Arc::new(|index, picture: Picture| {
             Picture::filled(picture.width, picture.height, [index as u8 * 51; 3])
         });
-        let batch = EvalLoader::new(world(2), PIXELS, 8).with_change(black).next().unwrap().unwrap();
+        let batch =
+            EvalLoader::new(world(2), PIXELS, 8).with_change(black).next().unwrap().unwrap();
         let (first, second) = batch.pixels.split_at(16 * 16 * 3);
         assert!(first.iter().all(|value| *value == 0.0));
         assert!(second.iter().all(|value| (value - 0.2).abs() < 1e-6));

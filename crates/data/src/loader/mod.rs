@@ -15,7 +15,7 @@ pub use self::{
 use crate::picture::Picture;
 
 /// Images and what they are, ready for a model.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Batch {
     /// `[B, side, side, 3]`, normalised.
     pub pixels: Vec<f32>,
@@ -23,6 +23,8 @@ pub struct Batch {
     pub targets: Vec<f32>,
     /// `[B]`: the class of every image; of a mixed one, that of its own part.
     pub labels: Vec<usize>,
+    /// `[B]`: which sample of the data set every image is.
+    pub indices: Vec<usize>,
     /// Side of the images.
     pub side: usize,
 }

@@ -82,7 +82,12 @@ struct Source {
 
 impl TrainLoader {
     /// Batches from `position` on, exactly as an uninterrupted run would get them.
-    pub fn new(data: Shared, options: TrainOptions, seed: Seed, position: Position) -> Result<Self> {
+    pub fn new(
+        data: Shared,
+        options: TrainOptions,
+        seed: Seed,
+        position: Position,
+    ) -> Result<Self> {
         options.check()?;
         if data.is_empty() {
             return Err(DataError::NotFound("there are no training images".to_owned()));
@@ -146,7 +151,8 @@ impl TrainLoader {
                 order
             }
         };
-        let (source, seed) = (self.source.clone(), self.source.seed.named("batch").numbered(number));
+        let (source, seed) =
+            (self.source.clone(), self.source.seed.named("batch").numbered(number));
         self.running.push_back(self.workers.start(move || source.batch(&order, place, seed)));
         self.started += 1;
     }
@@ -160,8 +166,8 @@ impl Source {
         let mut batch = Batch {
             pixels: Vec::with_capacity(options.batch * side * side * 3),
             targets: vec![0.0; options.batch * classes],
-            labels: Vec::with_capacity(options.batch),
             side,
+            ..Batch::default()
         };
         let first = place as usize * options.batch;
         for slot in 0..options.batch {
@@ -173,6 +179,7 @@ impl Source {
             let picture = options.augmentation.apply(&sample.picture, side, &mut rng);
             options.pixels.write(&picture, &mut batch.pixels);
             batch.labels.push(sample.label);
+            batch.indices.push(index);
             let smoothing = options.label_smoothing as f32;
             let target = &mut batch.targets[slot * classes..(slot + 1) * classes];
             target.fill(smoothing / classes as f32);
@@ -301,7 +308,10 @@ mod tests {
         let data = world(50);
         let whole = batches(&data, options(2, 2), 0, 20);
         for from in [1, 6, 13] {
-            assert_eq!(whole[from as usize..], batches(&data, options(3, 1), from, 20 - from as usize));
+            assert_eq!(
+                whole[from as usize..],
+                batches(&data, options(3, 1), from, 20 - from as usize)
+            );
         }
     }
 

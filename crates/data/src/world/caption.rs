@@ -15,8 +15,13 @@ impl Scene {
         let openings = ["", "a picture of ", "there is ", "this shows ", "look, "];
         let opening = openings.choose(&mut rng).expect("there are words");
         let subject = main.words(rng.random_bool(0.7), "large");
-        let others: Vec<&Object> =
-            self.objects.iter().enumerate().filter(|(i, _)| Some(*i) != self.main).map(|(_, o)| o).collect();
+        let others: Vec<&Object> = self
+            .objects
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| Some(*i) != self.main)
+            .map(|(_, o)| o)
+            .collect();
         let Some(other) = others.choose(&mut rng) else { return format!("{opening}{subject}") };
         let dx = main.centre[0] - other.centre[0];
         let dy = main.centre[1] - other.centre[1];

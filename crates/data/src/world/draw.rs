@@ -18,7 +18,7 @@ impl Scene {
         let pixel = 1.0 / size as f32;
         let middle = |place: usize| (place as f32 + 0.5) * pixel;
         for (i, colour) in colours.iter_mut().enumerate() {
-            *colour = self.setting.background(middle(i % size), middle(i / size));
+            *colour = self.setting.background(middle(i % size), middle(i / size), pixel);
         }
         for (ends, line) in &self.setting.lines {
             paint_line(&mut colours, size, ends, *line);
@@ -33,7 +33,7 @@ impl Scene {
             for channel in colour {
                 let noise: f32 = rng.sample(StandardNormal);
                 let value = channel * light + noise * self.setting.noise;
-                pixels.push((value * 255.0).clamp(0.0, 255.0) as u8);
+                pixels.push((value * 255.0 + 0.5) as u8);
             }
         }
         (Picture { width: size, height: size, pixels }, mask)
@@ -41,9 +41,9 @@ impl Scene {
 }
 
 impl Setting {
-    fn background(&self, x: f32, y: f32) -> [f32; 3] {
+    fn background(&self, x: f32, y: f32, pixel: f32) -> [f32; 3] {
         let [corner, right, bottom] = self.background;
-        let blend = self.texture.blend(x, y, self.texture_scale) * self.texture_strength;
+        let blend = self.texture.blend(x, y, self.texture_scale, pixel) * self.texture_strength;
         std::array::from_fn(|c| {
             let plain = corner[c] + (right[c] - corner[c]) * x + (bottom[c] - corner[c]) * y;
             plain * (1.0 - blend)
@@ -57,14 +57,23 @@ impl Setting {
     }
 }
 
+/// A line as wide as a pixel of 32, or as one pixel.
 fn paint_line(colours: &mut [[f32; 3]], size: usize, ends: &[f32; 4], colour: [f32; 3]) {
     let [x0, y0, x1, y1] = ends.map(|v| v * size as f32);
-    let steps = ((x1 - x0).abs().max((y1 - y0).abs()).ceil() as usize).max(1);
-    for step in 0..=steps {
-        let t = step as f32 / steps as f32;
-        let (x, y) = ((x0 + (x1 - x0) * t) as usize, (y0 + (y1 - y0) * t) as usize);
-        if x < size && y < size {
-            colours[y * size + x] = colour;
+    // Walks along the longer axis.
+    let steep = (y1 - y0).abs() > (x1 - x0).abs();
+    let (a0, b0, a1, b1) = if steep { (y0, x0, y1, x1) } else { (x0, y0, x1, y1) };
+    let (a0, b0, a1, b1) = if a0 > a1 { (a1, b1, a0, b0) } else { (a0, b0, a1, b1) };
+    let slope = (b1 - b0) / (a1 - a0).max(1e-3);
+    let half = (size as f32 / 64.0).max(0.5) * (1.0 + slope * slope).sqrt();
+    for a in a0 as usize..(a1.ceil() as usize).min(size) {
+        let middle = b0 + slope * (a as f32 + 0.5 - a0);
+        let from = (middle - half - 0.5).max(0.0) as usize;
+        let to = ((middle + half + 0.5).max(0.0).ceil() as usize).min(size);
+        for b in from..to {
+            let cover = (half + 0.5 - (b as f32 + 0.5 - middle).abs()).clamp(0.0, 1.0);
+            let pixel = &mut colours[if steep { a * size + b } else { b * size + a }];
+            (0..3).for_each(|c| pixel[c] += (colour[c] - pixel[c]) * cover);
         }
     }
 }
@@ -80,6 +89,8 @@ impl Object {
             from..to
         };
         let (sin, cos) = self.turn.sin_cos();
+        // No shape reaches beyond 1.15 of its radius.
+        let farthest = (1.15 + 1.5 * pixel / self.radius).powi(2);
         let number = Shape::CLASSES.iter().chain(&Shape::STRANGE).position(|s| *s == self.shape);
         let number = number.map_or(0, |number| number as u8 + 1);
         let (first, second) = (self.colour.rgb(), self.second.rgb());
@@ -89,12 +100,15 @@ impl Object {
                 let dy = (row as f32 + 0.5) * pixel - self.centre[1];
                 let x = (dx * cos + dy * sin) / self.radius / self.stretch;
                 let y = (dy * cos - dx * sin) / self.radius * self.stretch;
+                if x * x + y * y > farthest {
+                    continue;
+                }
                 let distance = self.shape.distance(x, y) * self.radius;
                 let cover = (0.5 - distance / pixel).clamp(0.0, 1.0);
                 if cover == 0.0 {
                     continue;
                 }
-                let blend = 0.75 * self.texture.blend(x, y, self.scale);
+                let blend = 0.5 * self.texture.blend(x, y, self.scale, pixel / self.radius);
                 let place = row * size + column;
                 for c in 0..3 {
                     let own = first[c] + (second[c] - first[c]) * blend;
@@ -103,6 +117,34 @@ impl Object {
                 if cover > 0.5 {
                     mask[place] = number;
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_smooth_and_stay_inside() {
+        for ends in [[0.0, 0.0, 1.0, 1.0], [0.9, 0.1, 0.2, 0.95], [0.5, 0.0, 0.5, 1.0], [0.3; 4]] {
+            let mut colours = vec![[0.0; 3]; 20 * 20];
+            paint_line(&mut colours, 20, &ends, [1.0; 3]);
+            assert!(colours.iter().flatten().all(|value| (0.0..=1.0).contains(value)));
+        }
+        let mut colours = vec![[0.0; 3]; 20 * 20];
+        paint_line(&mut colours, 20, &[0.1, 0.1, 0.9, 0.5], [1.0; 3]);
+        assert!(colours.iter().any(|colour| colour[0] > 0.1 && colour[0] < 0.9));
+        assert!(colours.iter().any(|colour| colour[0] > 0.75));
+    }
+
+    #[test]
+    fn no_shape_reaches_beyond_where_it_is_drawn() {
+        for shape in Shape::CLASSES.iter().chain(&Shape::STRANGE) {
+            for step in 0..720 {
+                let (sin, cos) = (step as f32 * 0.5).to_radians().sin_cos();
+                assert!(shape.distance(1.15 * cos, 1.15 * sin) > 0.0, "{shape:?}");
             }
         }
     }

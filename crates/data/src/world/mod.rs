@@ -118,11 +118,57 @@ mod tests {
     }
 
     #[test]
-    fn strange_worlds_have_no_class() {
+    fn strange_worlds_have_none_of_the_usual_shapes() {
         for variant in [Variant::NearOod, Variant::FarOod] {
             let strange = world(Split::Test, variant);
-            assert!((0..50).all(|index| strange.scene(index).class().is_none()));
+            for index in 0..50 {
+                let scene = strange.scene(index);
+                assert!(scene.class().is_none());
+                assert!(scene.objects.iter().all(|object| !Shape::CLASSES.contains(&object.shape)));
+                let mask = strange.get(index).unwrap().mask.unwrap();
+                assert!(mask.iter().all(|number| *number == 0 || *number > 10));
+                assert!(!scene.caption().is_empty());
+            }
         }
+    }
+
+    #[test]
+    fn any_size_shows_the_same_scene() {
+        let small = World::new(2, 32, 10, Split::Train, Variant::Usual);
+        for size in [8, 33, 64, 96, 224] {
+            let large = World::new(2, size, 10, Split::Train, Variant::Usual);
+            for index in 0..4 {
+                let [a, b] = [&small, &large].map(|world| world.get(index).unwrap());
+                assert_eq!((b.picture.width, b.picture.height), (size, size));
+                assert_eq!(b.picture.pixels.len(), size * size * 3);
+                assert_eq!(b.mask.unwrap().len(), size * size);
+                assert_eq!((a.label, a.caption), (b.label, b.caption));
+                if size >= 32 {
+                    let difference = a.picture.difference(&b.picture.resized(32, 32));
+                    assert!(difference < 20.0, "{size} pixels differ by {difference}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_main_object_stands_out_from_what_is_around_it() {
+        let usual = world(Split::Train, Variant::Usual);
+        let mut clear = 0;
+        for index in 0..100 {
+            let sample = usual.get(index).unwrap();
+            let (mask, own) = (sample.mask.unwrap(), 1 + sample.label as u8);
+            let mean = |inside: bool| -> [f64; 3] {
+                let pixels = sample.picture.pixels.chunks_exact(3).zip(&mask);
+                let chosen: Vec<_> = pixels.filter(|(_, m)| (**m == own) == inside).collect();
+                let sum = |c: usize| chosen.iter().map(|(p, _)| f64::from(p[c])).sum::<f64>();
+                std::array::from_fn(|c| sum(c) / chosen.len().max(1) as f64)
+            };
+            let (inside, outside) = (mean(true), mean(false));
+            let contrast: f64 = inside.iter().zip(outside).map(|(a, b)| (a - b).abs()).sum();
+            clear += usize::from(contrast > 40.0);
+        }
+        assert!(clear >= 85, "{clear} of 100");
     }
 
     #[test]

@@ -8,6 +8,11 @@ use super::{
     shape::{Colour, Shape, Texture},
 };
 
+/// How often an object has the colour that its shape often has, and how often the texture. Both help to
+/// guess a class; only the outline tells it.
+const COLOUR_HABIT: f64 = 0.35;
+const TEXTURE_HABIT: f64 = 0.6;
+
 /// One object.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Object {
@@ -70,10 +75,11 @@ impl Scene {
             Variant::NearOod => &Shape::STRANGE,
             _ => &Shape::CLASSES,
         };
-        let main = Object::new(&mut rng, shapes, 0.22..0.36, 0.3..0.7);
+        let mut main = Object::new(&mut rng, shapes, 0.3..0.41, 0.4..0.6);
+        main.colour = setting.standing_out(&mut rng, main.colour, main.second);
         let behind = rng.random_range(1..=3);
-        let in_front = rng.random_range(0..=3);
-        let small = |rng: &mut _| Object::new(rng, &Shape::CLASSES, 0.06..0.14, 0.05..0.95);
+        let in_front = rng.random_range(0..=2);
+        let small = |rng: &mut _| Object::new(rng, shapes, 0.05..0.11, 0.05..0.95);
         let mut objects: Vec<Object> = (0..behind).map(|_| small(&mut rng)).collect();
         objects.push(main);
         objects.extend((0..in_front).map(|_| small(&mut rng)));
@@ -99,28 +105,59 @@ impl Object {
         radius: std::ops::Range<f32>,
         place: std::ops::Range<f32>,
     ) -> Self {
-        let colour = *Colour::ALL.choose(rng).expect("there are colours");
-        let others: Vec<Colour> = Colour::ALL.into_iter().filter(|other| *other != colour).collect();
+        let shape = *shapes.choose(rng).expect("there are shapes");
+        let (usual_colour, usual_texture) = shape.habit();
+        let colour = match rng.random_bool(COLOUR_HABIT) {
+            true => usual_colour,
+            false => *Colour::ALL.choose(rng).expect("there are colours"),
+        };
+        let texture = match rng.random_bool(TEXTURE_HABIT) {
+            true => usual_texture,
+            false => *Texture::ALL.choose(rng).expect("there are textures"),
+        };
+        let others: Vec<Colour> =
+            Colour::ALL.into_iter().filter(|other| *other != colour).collect();
         Self {
-            shape: *shapes.choose(rng).expect("there are shapes"),
+            shape,
             colour,
             second: *others.choose(rng).expect("there are more"),
-            texture: *Texture::ALL.choose(rng).expect("there are textures"),
+            texture,
             centre: [rng.random_range(place.clone()), rng.random_range(place)],
             radius: rng.random_range(radius),
-            turn: rng.random_range(0.0..std::f32::consts::TAU),
-            stretch: rng.random_range(0.8..1.25),
+            turn: rng.random_range(-0.4..0.4),
+            stretch: rng.random_range(0.85..1.18),
             scale: rng.random_range(5.0..11.0),
         }
     }
 }
 
 impl Setting {
+    /// This colour if it can be told from the background, or else one that can, and is not the other.
+    fn standing_out(&self, rng: &mut impl Rng, wanted: Colour, other: Colour) -> Colour {
+        let [corner, right, bottom] = self.background;
+        let middle: [f32; 3] = std::array::from_fn(|c| (right[c] + bottom[c]) / 2.0);
+        let far = |rgb: [f32; 3], from: [f32; 3]| {
+            rgb.iter().zip(from).map(|(a, b)| (a - b).abs()).sum::<f32>() > 0.5
+        };
+        let stands_out = |colour: &Colour| far(colour.rgb(), middle) && far(colour.rgb(), corner);
+        if stands_out(&wanted) {
+            return wanted;
+        }
+        let colours: Vec<Colour> =
+            Colour::ALL.into_iter().filter(|c| stands_out(c) && *c != other).collect();
+        colours.choose(rng).copied().unwrap_or(Colour::White)
+    }
+
     fn new(rng: &mut impl Rng, variant: Variant) -> Self {
         let colour = |rng: &mut dyn Rng| std::array::from_fn(|_| rng.random_range(0.1..0.9));
-        let base: [f32; 3] = colour(rng);
-        let near = |rng: &mut dyn Rng| base.map(|c| (c + rng.random_range(-0.25f32..0.25)).clamp(0.0, 1.0));
-        let lines = rng.random_range(2..=7);
+        // Backgrounds are paler than objects.
+        let tint: [f32; 3] = colour(rng);
+        let grey = rng.random_range(0.25..0.75);
+        let base = tint.map(|c| 0.35 * c + 0.65 * grey);
+        let near = |rng: &mut dyn Rng| {
+            base.map(|c| (c + rng.random_range(-0.15f32..0.15)).clamp(0.0, 1.0))
+        };
+        let lines = rng.random_range(1..=4);
         let lines = (0..lines).map(|_| {
             let ends = std::array::from_fn(|_| rng.random_range(0.0..1.0));
             (ends, colour(rng))
@@ -131,10 +168,10 @@ impl Setting {
             background: [base, near(rng), near(rng)],
             texture: *Texture::ALL.choose(rng).expect("there are textures"),
             texture_scale: rng.random_range(15.0..60.0),
-            texture_strength: rng.random_range(0.0..if far { 0.9 } else { 0.35 }),
+            texture_strength: rng.random_range(0.0..if far { 0.9 } else { 0.3 }),
             light: [rng.random_range(-1.0..1.0), rng.random_range(-1.0..1.0)],
             shadow: rng.random_range(0.0..0.5),
-            noise: rng.random_range(0.01..0.08),
+            noise: rng.random_range(0.01..0.06),
             lines,
         }
     }

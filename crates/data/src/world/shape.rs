@@ -58,6 +58,26 @@ impl Shape {
         }
     }
 
+    /// What things of this shape often look like; they need not.
+    pub(super) fn habit(self) -> (Colour, Texture) {
+        match self {
+            Self::Circle => (Colour::Orange, Texture::Shaded),
+            Self::Square => (Colour::Brown, Texture::Chequered),
+            Self::Triangle => (Colour::Green, Texture::Striped),
+            Self::Pentagon => (Colour::Grey, Texture::Dotted),
+            Self::Star => (Colour::Yellow, Texture::Plain),
+            Self::Cross => (Colour::White, Texture::Plain),
+            Self::Ring => (Colour::Purple, Texture::Striped),
+            Self::Heart => (Colour::Red, Texture::Plain),
+            Self::Crescent => (Colour::Cyan, Texture::Shaded),
+            Self::Drop => (Colour::Blue, Texture::Dotted),
+            Self::Arrow => (Colour::Black, Texture::Plain),
+            Self::Bar => (Colour::Brown, Texture::Striped),
+            Self::Frame => (Colour::Green, Texture::Chequered),
+            Self::Trefoil => (Colour::Pink, Texture::Dotted),
+        }
+    }
+
     /// The signed distance of a point to the outline, negative inside, for a shape of radius 1 around
     /// the origin.
     pub fn distance(self, x: f32, y: f32) -> f32 {
@@ -77,8 +97,9 @@ impl Shape {
             Self::Crescent => (radius - 0.92).max(0.78 - (x - 0.42).hypot(y)),
             Self::Drop => {
                 let ball = x.hypot(y - 0.3) - 0.62;
-                let tip = (x.abs() * 0.86 + (-y - 0.95) * 0.5).max(y - 0.3);
-                ball.min(tip.max(-(y + 1.0)))
+                // The tip's sides touch the ball where y is about 0.
+                let tip = (x.abs() * 0.868 - (y + 0.95) * 0.496).max(y);
+                ball.min(tip)
             }
             Self::Arrow => {
                 let shaft = (x.abs() - 0.18).max((y - 0.35).abs() - 0.55);
@@ -233,16 +254,22 @@ impl Texture {
         }
     }
 
-    /// How much of the second colour shows at a point of an object of radius 1.
-    pub(super) fn blend(self, x: f32, y: f32, scale: f32) -> f32 {
+    /// How much of the second colour shows at a point of an object of radius 1. Edges are as soft as a
+    /// pixel is wide.
+    pub(super) fn blend(self, x: f32, y: f32, scale: f32, pixel: f32) -> f32 {
+        let sign = |v: f32| ((v * scale).sin() * 2.0 / (scale * pixel)).clamp(-1.0, 1.0);
         match self {
             Self::Plain => 0.0,
-            Self::Striped => 0.5 + 0.5 * (x * scale).sin().signum(),
-            Self::Chequered => 0.5 + 0.5 * ((x * scale).sin() * (y * scale).sin()).signum(),
+            Self::Striped => 0.5 + 0.5 * sign(x),
+            Self::Chequered => 0.5 + 0.5 * sign(x) * sign(y),
             Self::Dotted => {
                 let period = std::f32::consts::TAU / scale;
-                let near = |v: f32| (v / period).rem_euclid(1.0) - 0.5;
-                f32::from(u8::from(near(x).hypot(near(y)) < 0.3))
+                let near = |v: f32| {
+                    let place = v / period;
+                    place - place.floor() - 0.5
+                };
+                let distance = (near(x).powi(2) + near(y).powi(2)).sqrt() - 0.3;
+                (0.5 - distance * period / pixel).clamp(0.0, 1.0)
             }
             Self::Shaded => (0.5 + 0.5 * y).clamp(0.0, 1.0),
         }

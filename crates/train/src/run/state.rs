@@ -99,7 +99,9 @@ impl State {
         };
         let views: Vec<_> = tensors
             .iter()
-            .map(|(name, bytes)| Ok((name.as_str(), TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?)))
+            .map(|(name, bytes)| {
+                Ok((name.as_str(), TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?))
+            })
             .collect::<Result<_, _>>()
             .map_err(damaged)?;
         write_atomically(&path, |temporary| {

@@ -1,0 +1,175 @@
+//! `omma train` as a user types it.
+
+use std::{fs, path::Path};
+
+use assert_cmd::{Command, cargo::cargo_bin_cmd};
+use serde_json::Value;
+
+/// A model and a data set that a second is enough for.
+const SMALL: &[&str] = &[
+    "model.patch=8",
+    "model.width=16",
+    "model.depth=2",
+    "model.heads=2",
+    "model.mlp=32",
+    "model.moe.hidden=16",
+    "model.moe.experts=4",
+    "model.moe.placement=1",
+    "data.train_samples=200",
+    "data.test_samples=40",
+    "data.validation=0.1",
+    "train.steps=12",
+    "train.batch=16",
+];
+
+fn train(folder: &Path, recipe: &str, settings: &[&str]) -> Command {
+    let mut command = cargo_bin_cmd!("omma");
+    command.current_dir(folder).args(["train", recipe]);
+    for setting in SMALL.iter().chain(settings) {
+        command.args(["--set", setting]);
+    }
+    command
+}
+
+fn error(mut command: Command) -> String {
+    let output = command.assert().failure().get_output().stderr.clone();
+    let text = String::from_utf8(output).unwrap();
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+#[test]
+fn a_run_leaves_everything_it_promises() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = train(folder.path(), "default", &[]).arg("--json").assert().success();
+    let result: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let run = folder.path().join("runs/default-1");
+    let saved: Value = serde_json::from_slice(&fs::read(run.join("result.json")).unwrap()).unwrap();
+    assert_eq!(result, saved);
+    for key in ["test_accuracy", "test_nll", "linear_baseline_accuracy", "train_seconds"] {
+        assert!(result[key].as_f64().is_some_and(f64::is_finite), "{key}: {}", result[key]);
+    }
+    assert!(result["images_per_second"].as_f64() > Some(0.0));
+    let routing = result["routing"].as_array().unwrap();
+    assert_eq!(routing.len(), 1);
+    assert_eq!(routing[0]["load"].as_array().unwrap().len(), 4);
+    let files = [
+        "recipe.toml",
+        "environment.json",
+        "classes.json",
+        "metrics.jsonl",
+        "summary.csv",
+        "model.safetensors",
+        "config.json",
+        "report.html",
+        "checkpoints/best.json",
+    ];
+    for file in files {
+        assert!(run.join(file).exists(), "{file}");
+    }
+    // The folder of a run is a checkpoint to other commands.
+    cargo_bin_cmd!("omma").arg("inspect").arg(&run).assert().success();
+    // A second run has a folder of its own.
+    train(folder.path(), "default", &[]).assert().success();
+    assert!(folder.path().join("runs/default-2/result.json").exists());
+}
+
+#[test]
+fn every_system_can_be_trained() {
+    let systems: [(&str, &[&str]); 7] = [
+        ("vit", &["model.moe=null"]),
+        ("e3", &["model.moe.members=2"]),
+        ("soft-moe", &[]),
+        ("sinkhorn-expert-choice", &[]),
+        ("sparse-expert-choice", &[]),
+        ("vit", &["model.moe=null", "model.mimo.members=2"]),
+        ("vit", &["model.moe=null", "model.batch_ensemble.placement=1"]),
+    ];
+    for (recipe, settings) in systems {
+        let folder = tempfile::tempdir().unwrap();
+        let quick = ["train.steps=3", "train.linear_baseline=false"];
+        let settings: Vec<&str> = settings.iter().copied().chain(quick).collect();
+        train(folder.path(), recipe, &settings).assert().success();
+    }
+}
+
+#[test]
+fn a_folder_of_images_can_be_learned_and_a_bad_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (class, colour) in [("cat", [200, 20, 20]), ("dog", [20, 20, 200])] {
+        for split in ["train", "test"] {
+            let place = folder.path().join("photos").join(split).join(class);
+            fs::create_dir_all(&place).unwrap();
+            for number in 0..150 {
+                let picture = omma_data::Picture::filled(40, 30, colour);
+                picture.save_png(&place.join(format!("{number}.png"))).unwrap();
+            }
+        }
+    }
+    fs::write(folder.path().join("photos/train/cat/7.png"), "no image").unwrap();
+    let mut command = train(folder.path(), "vmoe", &["data.validation=0"]);
+    let output = command.args(["--data", "photos", "--json"]).assert().success();
+    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert!(text.contains("7.png"), "{text}");
+    let result: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(result["linear_baseline_accuracy"], 1.0);
+
+    for number in 10..40 {
+        fs::write(folder.path().join(format!("photos/train/dog/{number}.png")), "no").unwrap();
+    }
+    let mut command = train(folder.path(), "vmoe", &[]);
+    command.args(["--data", "photos"]);
+    let text = error(command);
+    assert!(text.contains("could not be read") && text.contains("1 %"), "{text}");
+}
+
+#[test]
+fn wrong_input_is_answered_with_what_would_be_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    assert!(error(train(here, "defualt", &[])).contains("did you mean \"default\""));
+    assert!(error(train(here, "nothing.toml", &[])).contains("nothing.toml"));
+    assert!(error(train(here, "vmoe", &["train.stepz=3"])).contains("train.steps"));
+    assert!(error(train(here, "vmoe", &["optimiser.kind=adam"])).contains("adam-w"));
+    let mut command = cargo_bin_cmd!("omma");
+    command.current_dir(here).args(["train", "finetune-vmoe"]);
+    assert!(error(command).contains("--init"));
+    let mut command = train(here, "vmoe", &[]);
+    command.args(["--data", "no/such/folder"]);
+    assert!(error(command).contains("no data at no/such/folder"));
+    let mut command = cargo_bin_cmd!("omma");
+    command.current_dir(here).args(["train", "--resume", "latest"]);
+    assert!(error(command).contains("runs"));
+    assert!(!here.join("runs").exists(), "nothing is written for a run that cannot start");
+}
+
+#[test]
+fn a_run_that_diverges_stops_and_says_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings =
+        ["optimiser.learning_rate=1e30", "optimiser.clip_norm=0", "train.checkpoint_every=1"];
+    let text = error(train(folder.path(), "vmoe", &settings));
+    assert!(text.contains("diverged") && text.contains("blocks.1.feed_forward"), "{text}");
+    assert!(text.contains("step-0000000"), "{text}");
+}
+
+#[test]
+fn a_checkpoint_can_be_fine_tuned_on_other_classes_and_sizes() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), "vmoe", &["model.position=learned"]).assert().success();
+    let mut command = cargo_bin_cmd!("omma");
+    command.current_dir(folder.path());
+    command.args(["train", "finetune-vmoe", "--init", "runs/vmoe-1", "--data", "world"]);
+    for setting in ["model.resolution=48", "train.steps=3", "train.batch=8", "schedule.warmup=0.1"]
+    {
+        command.args(["--set", setting]);
+    }
+    command.args(["--set", "data.train_samples=50", "--set", "data.test_samples=10"]);
+    command.assert().success();
+    let recipe =
+        fs::read_to_string(folder.path().join("runs/finetune-vmoe-1/recipe.toml")).unwrap();
+    assert!(recipe.contains("position_resolution = 32"), "{recipe}");
+    let mut command = train(folder.path(), "vit", &["model.moe=null", "model.width=24"]);
+    command.args(["--init", "runs/vmoe-1"]);
+    assert!(error(command).contains("is not the recipe's model"));
+}
