@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use fast_image_resize::{
-    FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
-    images::{Image, ImageRef},
+    FilterType, ResizeAlg, ResizeOptions, Resizer,
+    images::{TypedImage, TypedImageRef},
+    pixels::U8x3,
 };
 use image::{ImageReader, Limits};
 
@@ -96,17 +97,20 @@ impl Picture {
         if part == whole && (width, height) == (self.width, self.height) {
             return self.clone();
         }
+        // The typed form compiles one kind of pixel instead of all.
         let source =
-            ImageRef::new(self.width as u32, self.height as u32, &self.pixels, PixelType::U8x3)
+            TypedImageRef::<U8x3>::from_buffer(self.width as u32, self.height as u32, &self.pixels)
                 .expect("a picture has three bytes per pixel");
-        let mut target = Image::new(width as u32, height as u32, PixelType::U8x3);
+        let mut pixels = vec![0; width * height * 3];
+        let mut target = TypedImage::<U8x3>::from_buffer(width as u32, height as u32, &mut pixels)
+            .expect("so has its copy");
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom))
             .crop(left, top, across, down);
         Resizer::new()
-            .resize(&source, &mut target, &options)
+            .resize_typed(&source, &mut target, &options)
             .expect("the part lies inside the picture");
-        Self { width, height, pixels: target.into_vec() }
+        Self { width, height, pixels }
     }
 
     /// The whole picture at another size.

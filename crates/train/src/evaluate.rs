@@ -54,7 +54,7 @@ impl Evaluation {
 }
 
 /// Images of a batch as a tensor, `[B, side, side, 3]`.
-pub fn images(batch: &mut Batch, device: &Device) -> Tensor<4> {
+pub(crate) fn images(batch: &mut Batch, device: &Device) -> Tensor<4> {
     let shape = [batch.len(), batch.side, batch.side, 3];
     Tensor::from_data(TensorData::new(std::mem::take(&mut batch.pixels), shape), device)
 }
@@ -96,10 +96,9 @@ pub fn evaluate(
 }
 
 impl Evaluation {
-    fn add(&mut self, label: usize, logs: &[f32]) {
+    fn add(&mut self, index: usize, label: usize, logs: &[f32]) {
         let predicted = best(logs);
-        let example =
-            Example { index: self.samples, label, predicted, probability: logs[predicted].exp() };
+        let example = Example { index, label, predicted, probability: logs[predicted].exp() };
         self.samples += 1;
         self.correct += usize::from(predicted == label);
         self.nll -= f64::from(logs[label]);

@@ -246,7 +246,7 @@ impl Trainer {
             let batch = self.loader.next_batch()?;
             let seed = seed.numbered(part as u64);
             let found = pass(&self.model, batch, seed, &self.device, &mut self.tally)
-                .map_err(|error| self.or_divergence(step, error))?;
+                .map_err(|error| self.or_divergence(step + 1, error))?;
             match &mut sum {
                 Some(sum) => sum.add(found),
                 None => sum = Some(found),
@@ -284,14 +284,14 @@ impl Trainer {
             return error;
         };
         Divergence {
-            step: step + 1,
+            step,
             loss: f64::NAN,
             gradient_norm: f64::NAN,
             limit: f64::INFINITY,
             weights: &self.weights,
             gradients: &[],
         }
-        .error(&format!("in step {}, {error}", step + 1), &self.last_good())
+        .error(&format!("in step {step}, {error}"), &self.last_good())
     }
 
     /// Logs, evaluations and checkpoints that are due.
@@ -310,7 +310,7 @@ impl Trainer {
         let mut improved = false;
         if !self.validation.is_empty() && (last || step.is_multiple_of(every)) {
             observer.doing("evaluating");
-            let found = self.evaluate()?;
+            let found = self.evaluate().map_err(|error| self.or_divergence(step, error))?;
             let record = EvaluationRecord {
                 step,
                 epoch: self.epoch(),

@@ -10,8 +10,8 @@ use super::{
 
 /// How often an object has the colour that its shape often has, and how often the texture. Both help to
 /// guess a class; only the outline tells it.
-const COLOUR_HABIT: f64 = 0.35;
-const TEXTURE_HABIT: f64 = 0.6;
+const COLOUR_HABIT: f64 = 0.5;
+const TEXTURE_HABIT: f64 = 0.8;
 
 /// One object.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -75,7 +75,7 @@ impl Scene {
             Variant::NearOod => &Shape::STRANGE,
             _ => &Shape::CLASSES,
         };
-        let mut main = Object::new(&mut rng, shapes, 0.3..0.41, 0.4..0.6);
+        let mut main = Object::new(&mut rng, shapes, 0.33..0.42, 0.43..0.57);
         main.colour = setting.standing_out(&mut rng, main.colour, main.second);
         let behind = rng.random_range(1..=3);
         let in_front = rng.random_range(0..=2);
@@ -124,8 +124,8 @@ impl Object {
             texture,
             centre: [rng.random_range(place.clone()), rng.random_range(place)],
             radius: rng.random_range(radius),
-            turn: rng.random_range(-0.4..0.4),
-            stretch: rng.random_range(0.85..1.18),
+            turn: rng.random_range(-0.25..0.25),
+            stretch: rng.random_range(0.9..1.1),
             scale: rng.random_range(5.0..11.0),
         }
     }
