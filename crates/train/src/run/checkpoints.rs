@@ -118,7 +118,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(folder.path().join("checkpoints"));
         for step in [10, 20, 30, 40] {
-            checkpoints.add(step, |path| Ok(fs::write(path.join("x"), "x").unwrap())).unwrap();
+            let write = |path: &Path| fs::write(path.join("x"), "x").map_err(TrainError::io(path));
+            checkpoints.add(step, write).unwrap();
         }
         checkpoints.keep(2, Some(10)).unwrap();
         assert_eq!(checkpoints.steps(), [10, 30, 40]);
