@@ -35,6 +35,10 @@ pub enum Kind {
     Timm,
     /// Optimisers on given gradients.
     Optimiser,
+    /// Metrics of predictions.
+    Metrics,
+    /// Linear probes on few examples.
+    FewShot,
     /// Nothing in this workspace answers for it yet.
     NotYet,
 }
@@ -56,10 +60,10 @@ const KINDS: &[(&str, Kind)] = &[
     ("Tiny ensemble V-MoE", Kind::EnsembleModel),
     ("timm VisionTransformer", Kind::Timm),
     ("on given gradients", Kind::Optimiser),
-    // Not yet: contrastive towers, probes, metrics.
+    ("few-shot probe", Kind::FewShot),
+    ("OOD-detection and segmentation metrics", Kind::Metrics),
+    // Not yet: contrastive towers.
     ("Two-tower contrastive model", Kind::NotYet),
-    ("few-shot probe", Kind::NotYet),
-    ("OOD-detection and segmentation metrics", Kind::NotYet),
 ];
 
 impl Kind {
@@ -70,10 +74,17 @@ impl Kind {
         kind.unwrap_or_else(|| panic!("nothing answers for \"{description}\"")).1
     }
 
-    /// Whether the case is about routing, rather than about models, optimisers or nothing yet.
+    /// Whether the case is about routing, rather than about models, training, metrics or nothing yet.
     pub fn is_routing(self) -> bool {
-        let others =
-            [Self::VisionMoe, Self::EnsembleModel, Self::Timm, Self::Optimiser, Self::NotYet];
+        let others = [
+            Self::VisionMoe,
+            Self::EnsembleModel,
+            Self::Timm,
+            Self::Optimiser,
+            Self::Metrics,
+            Self::FewShot,
+            Self::NotYet,
+        ];
         !others.contains(&self)
     }
 }
