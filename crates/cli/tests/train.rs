@@ -173,3 +173,23 @@ fn a_checkpoint_can_be_fine_tuned_on_other_classes_and_sizes() {
     command.args(["--init", "runs/vmoe-1"]);
     assert!(error(command).contains("is not the recipe's model"));
 }
+
+#[test]
+fn a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["train.checkpoint_every=4", "train.linear_baseline=false"];
+    train(folder.path(), "vmoe", &settings).assert().success();
+    let run = folder.path().join("runs/vmoe-1");
+    fs::remove_file(run.join("result.json")).unwrap();
+    let state = run.join("checkpoints/step-00000012/state.safetensors");
+    let mut bytes = fs::read(&state).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&state, bytes).unwrap();
+    let whole = fs::read(run.join("model.safetensors")).unwrap();
+    let mut resume = cargo_bin_cmd!("omma");
+    let output = resume.arg("train").arg("--resume").arg(&run).assert().success();
+    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert!(text.contains("damaged-1-step-00000012"), "{text}");
+    assert_eq!(fs::read(run.join("model.safetensors")).unwrap(), whole);
+}

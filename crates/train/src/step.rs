@@ -74,3 +74,26 @@ pub fn pass(
     let gradients = gradients(model, &loss.backward());
     Ok(Pass { images: labels.len(), correct, loss: value, auxiliary_loss, gradients })
 }
+
+impl Pass {
+    /// Adds the pass of another part of the same step.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.images += other.images;
+        self.correct += other.correct;
+        self.loss += other.loss;
+        self.auxiliary_loss += other.auxiliary_loss;
+        for (own, other) in self.gradients.iter_mut().zip(other.gradients) {
+            own.iter_mut().zip(other).for_each(|(a, b)| *a += b);
+        }
+    }
+
+    /// From a sum over equal parts to their mean.
+    pub(crate) fn divide(&mut self, parts: usize) {
+        if parts > 1 {
+            let share = 1.0 / parts as f64;
+            self.loss *= share;
+            self.auxiliary_loss *= share;
+            self.gradients.iter_mut().flatten().for_each(|g| *g *= share as f32);
+        }
+    }
+}

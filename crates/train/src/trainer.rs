@@ -7,7 +7,7 @@ use std::{
 };
 
 use burn::{module::Module, tensor::Device};
-use omma_data::{Position, Selection, Shared, Split, TrainLoader, formats};
+use omma_data::{Position, Shared, TrainLoader};
 use omma_model::{ModelError, VisionTransformer, checkpoint};
 use omma_routing::{RoutingError, Seed};
 
@@ -17,10 +17,12 @@ use crate::{
     error::{Result, TrainError},
     evaluate::{Evaluation, evaluate},
     health::RoutingTally,
+    interval::Interval,
     logs::{EvaluationRecord, Logs, Record, TrainRecord},
     optimiser::{Optimiser, clip_global_norm},
-    recipe::{Recipe, recipe_error},
+    recipe::Recipe,
     run::{Best, Environment, Progress, RunFolder, State},
+    splits::Splits,
     start::starting_model,
     step::{Pass, pass},
     weights::Weights,
@@ -108,7 +110,7 @@ pub struct Trainer {
 impl Trainer {
     /// A new run in a folder.
     pub fn start(path: &std::path::Path, mut recipe: Recipe) -> Result<Self> {
-        let data = Data::open(&mut recipe)?;
+        let data = Splits::open(&mut recipe)?;
         let device = Device::flex().autodiff();
         let model = starting_model(&mut recipe, &device)?;
         recipe.check()?;
@@ -118,12 +120,13 @@ impl Trainer {
     }
 
     /// Goes on with a run from its newest checkpoint that can be read, or from the start if it was
-    /// killed before the first.
+    /// killed before the first. One that cannot be read is set aside.
     pub fn resume(path: &std::path::Path) -> Result<Self> {
         let (run, mut recipe) = RunFolder::open(path)?;
         run.checkpoints().tidy()?;
-        let data = Data::open(&mut recipe)?;
+        let data = Splits::open(&mut recipe)?;
         let device = Device::flex().autodiff();
+        let mut damaged = false;
         for step in run.checkpoints().steps().into_iter().rev() {
             let model = checkpoint::load(&run.checkpoints().at(step), &device).map_err(Into::into);
             let trainer = model.and_then(|model| {
@@ -132,10 +135,16 @@ impl Trainer {
             });
             match trainer {
                 Err(error @ (TrainError::Damaged { .. } | TrainError::Model(_))) => {
-                    tracing::warn!("the checkpoint after step {step} is left out: {error}");
+                    let aside = run.checkpoints().set_aside(step)?;
+                    tracing::warn!("{error}; it is now {}", aside.display());
+                    damaged = true;
                 }
                 other => return other,
             }
+        }
+        if damaged {
+            let why = ": none of them can be read".to_owned();
+            return Err(TrainError::NoCheckpoint { path: path.to_owned(), why });
         }
         let model = starting_model(&mut recipe, &device)?;
         Self::new(recipe, run, data, model, device, None)
@@ -145,7 +154,7 @@ impl Trainer {
     fn new(
         recipe: Recipe,
         run: RunFolder,
-        data: Data,
+        data: Splits,
         mut model: VisionTransformer,
         device: Device,
         from: Option<u64>,
@@ -178,7 +187,7 @@ impl Trainer {
         let loader = loader(&recipe, &data.train, progress.step)?;
         let logs = Logs::open(&run, progress.step)?;
         run.write_json("environment.json", &Environment::now())?;
-        let Data { train, validation, test } = data;
+        let Splits { train, validation, test } = data;
         Ok(Self {
             recipe,
             run,
@@ -396,102 +405,4 @@ fn loader(recipe: &Recipe, train: &Shared, step: u64) -> Result<TrainLoader> {
     let position = Position { batches: step * recipe.train.accumulation as u64 };
     let seed = Seed::new(recipe.seed).named("data");
     Ok(TrainLoader::new(train.clone(), recipe.loading(), seed, position)?)
-}
-
-/// The parts of a data set that a run uses.
-#[derive(Clone)]
-struct Data {
-    train: Shared,
-    validation: Shared,
-    test: Shared,
-}
-
-impl Data {
-    /// Opens the data, and gives the model its classes.
-    fn open(recipe: &mut Recipe) -> Result<Self> {
-        if let Ok(path) = std::fs::canonicalize(&recipe.data.name) {
-            recipe.data.name = path.to_string_lossy().into_owned();
-        }
-        let spec = recipe.data_spec();
-        let (all, test) = (formats::open(&spec, Split::Train)?, formats::open(&spec, Split::Test)?);
-        if all.classes() != test.classes() {
-            return Err(recipe_error(format!(
-                "{}: the training images have classes {:?}, the test images {:?}",
-                spec.name,
-                all.classes(),
-                test.classes()
-            )));
-        }
-        recipe.model.classes = all.classes().len();
-        let (train, validation) = Selection::hold_out(&all, recipe.data.validation);
-        Ok(Self { train, validation, test })
-    }
-}
-
-/// Sums since the last line of the log.
-#[derive(Debug, Default)]
-struct Interval {
-    steps: u64,
-    images: usize,
-    correct: usize,
-    loss: f64,
-    auxiliary_loss: f64,
-    norm: f64,
-    rate: f64,
-    seconds: f64,
-}
-
-impl Interval {
-    fn add(&mut self, pass: &Pass, norm: f64, rate: f64) {
-        self.steps += 1;
-        self.images += pass.images;
-        self.correct += pass.correct;
-        self.loss += pass.loss;
-        self.auxiliary_loss += pass.auxiliary_loss;
-        self.norm += norm;
-        self.rate = rate;
-    }
-
-    fn take(
-        &mut self,
-        step: u64,
-        epoch: f64,
-        routing: Vec<crate::health::LayerHealth>,
-    ) -> TrainRecord {
-        let sums = std::mem::take(self);
-        let steps = sums.steps.max(1) as f64;
-        TrainRecord {
-            step,
-            epoch,
-            loss: sums.loss / steps,
-            auxiliary_loss: sums.auxiliary_loss / steps,
-            accuracy: sums.correct as f64 / sums.images.max(1) as f64,
-            learning_rate: sums.rate,
-            gradient_norm: sums.norm / steps,
-            images_per_second: sums.images as f64 / sums.seconds.max(1e-9),
-            routing,
-        }
-    }
-}
-
-impl Pass {
-    fn add(&mut self, other: Self) {
-        self.images += other.images;
-        self.correct += other.correct;
-        self.loss += other.loss;
-        self.auxiliary_loss += other.auxiliary_loss;
-        for (own, other) in self.gradients.iter_mut().zip(other.gradients) {
-            own.iter_mut().zip(other).for_each(|(a, b)| *a += b);
-        }
-    }
-
-    /// From a sum over equal parts to their mean.
-    fn divide(&mut self, parts: usize) {
-        if parts > 1 {
-            let share = 1.0 / parts as f64;
-            self.loss *= share;
-            self.auxiliary_loss *= share;
-            self.gradients.iter_mut().flatten().for_each(|g| *g *= share as f32);
-        }
-    }
 }

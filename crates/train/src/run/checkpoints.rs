@@ -78,6 +78,14 @@ impl Checkpoints {
         written.map(|()| to)
     }
 
+    /// Gives a checkpoint that cannot be read another name, so that the run can write it anew.
+    pub fn set_aside(&self, step: u64) -> Result<PathBuf> {
+        let mut names = (1..).map(|n| self.path.join(format!("damaged-{n}-{}", step_name(step))));
+        let to = names.find(|path| !path.exists()).expect("numbers do not end");
+        fs::rename(self.at(step), &to).map_err(TrainError::io(&to))?;
+        Ok(to)
+    }
+
     /// Remembers which checkpoint did best.
     pub fn set_best(&self, best: &Best) -> Result<()> {
         let text = serde_json::to_string_pretty(best).expect("it can be written");
