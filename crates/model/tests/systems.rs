@@ -1,12 +1,13 @@
 //! The systems of the papers as settings of one model.
 
-use burn::tensor::{Device, Distribution, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_model::{
     BatchEnsembleConfig, FastWeights, MimoConfig, Mode, ModelConfig, MoeConfig, VisionTransformer,
     apply_settings, parameter_values, preset,
     systems::{DeepEnsemble, Start, Target, Upcycling, adapt, pair, step_zero_difference, upcycle},
 };
 use omma_routing::Seed;
+use rand::RngExt;
 
 const SMALL: &[&str] =
     &["width=32", "mlp=48", "depth=4", "heads=2", "resolution=16", "moe.experts=8", "classes=5"];
@@ -19,15 +20,23 @@ fn config(settings: &[&str]) -> ModelConfig {
 /// A model whose classifier is not 0, as if it had been trained.
 fn trained(config: &ModelConfig, device: &Device) -> VisionTransformer {
     let mut model = config.init(Seed::new(3), device).unwrap();
-    let random = |shape: [usize; 2]| Tensor::random(shape, Distribution::Normal(0.0, 0.5), device);
     if let Some(head) = &mut model.head {
-        head.weight = burn::module::Param::from_tensor(random(head.weight.lazy_shape().dims()));
+        let random = random::<2>(head.weight.lazy_shape().dims(), Seed::new(4), device);
+        head.weight = burn::module::Param::from_tensor(random);
     }
     model
 }
 
 fn images(batch: usize, side: usize) -> Tensor<4> {
-    Tensor::random([batch, side, side, 3], Distribution::Uniform(-1.0, 1.0), &Device::flex())
+    random([batch, side, side, 3], Seed::new(5), &Device::flex())
+}
+
+/// Numbers between −1 and 1.
+fn random<const R: usize>(shape: [usize; R], seed: Seed, device: &Device) -> Tensor<R> {
+    let mut rng = seed.rng();
+    let count: usize = shape.iter().product();
+    let values: Vec<f32> = (0..count).map(|_| rng.random_range(-1.0..1.0)).collect();
+    Tensor::from_data(TensorData::new(values, shape), device)
 }
 
 fn values<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
