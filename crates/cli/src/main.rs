@@ -4,7 +4,10 @@
 
 mod commands;
 mod progress;
+mod study;
+mod subject;
 mod table;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -16,7 +19,7 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// Vision mixtures of experts: train, convert, upcycle, adapt, inspect, and count what they cost.
+/// Vision mixtures of experts: train, evaluate, compare, predict, convert, upcycle, adapt, inspect.
 #[derive(Parser)]
 #[command(name = "omma", version, propagate_version = true)]
 struct Arguments {
@@ -28,6 +31,12 @@ struct Arguments {
 enum Command {
     Train(commands::train::Train),
     Recipes(commands::recipes::Recipes),
+    Eval(commands::eval::Eval),
+    #[command(name = "fewshot")]
+    FewShot(commands::fewshot::FewShot),
+    Predict(commands::predict::Predict),
+    Compare(commands::compare::Compare),
+    Study(commands::study::StudyCommand),
     Init(commands::init::Init),
     Cost(commands::cost::Cost),
     Convert(commands::convert::Convert),
@@ -48,6 +57,11 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Train(command) => command.run(),
         Command::Recipes(command) => command.run(),
+        Command::Eval(command) => command.run(),
+        Command::FewShot(command) => command.run(),
+        Command::Predict(command) => command.run(),
+        Command::Compare(command) => command.run(),
+        Command::Study(command) => command.run(),
         Command::Init(command) => command.run(),
         Command::Cost(command) => command.run(),
         Command::Convert(command) => command.run(),

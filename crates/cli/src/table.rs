@@ -32,15 +32,21 @@ pub(crate) fn table<const N: usize>(
     rows: impl IntoIterator<Item = [String; N]>,
     numbers: usize,
 ) -> Table {
-    let cell = |(column, text): (usize, String)| {
+    let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
+    table_of(&header.map(str::to_owned), &rows, numbers)
+}
+
+/// The same with as many columns as there are.
+pub(crate) fn table_of(header: &[String], rows: &[Vec<String>], numbers: usize) -> Table {
+    let cell = |(column, text): (usize, &String)| {
         let side = if column >= numbers { CellAlignment::Right } else { CellAlignment::Left };
         Cell::new(text).set_alignment(side)
     };
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
-    table.set_header(header.map(str::to_owned).into_iter().enumerate().map(cell));
+    table.set_header(header.iter().enumerate().map(cell));
     for row in rows {
-        table.add_row(row.into_iter().enumerate().map(cell));
+        table.add_row(row.iter().enumerate().map(cell));
     }
     table
 }

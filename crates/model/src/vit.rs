@@ -110,11 +110,7 @@ impl VisionTransformer {
     ///
     /// - `images`: `[B, H, W, channels]`
     pub fn predict(&self, images: Tensor<4>) -> Result<Predictions> {
-        let mode = match self.config.mc_samples > 1 {
-            true => Mode::Sampling(Seed::new(0)),
-            false => Mode::Inference,
-        };
-        Ok(self.forward(images, &mode)?.predictions)
+        Ok(self.forward(images, &self.config.prediction_mode())?.predictions)
     }
 
     /// - `images`: `[B, H, W, channels]`; for MIMO `[B, H, W, channels · M]` with an image for every

@@ -2,8 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_data::{Batch, EvalLoader, Pixels, Shared};
-use omma_model::{Mode, VisionTransformer};
-use omma_routing::Seed;
+use omma_model::VisionTransformer;
 
 use crate::{
     error::Result,
@@ -71,10 +70,7 @@ pub fn evaluate(
     mut progress: impl FnMut(usize),
 ) -> Result<Evaluation> {
     let device = Device::flex();
-    let mode = match model.config().mc_samples > 1 {
-        true => Mode::Sampling(Seed::new(0)),
-        false => Mode::Inference,
-    };
+    let mode = model.config().prediction_mode();
     let classes = model.config().classes;
     let confusion = vec![vec![0; classes]; classes];
     let mut result = Evaluation { confusion, ..Evaluation::default() };

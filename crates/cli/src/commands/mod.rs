@@ -1,11 +1,16 @@
 //! One file per command.
 
 pub(crate) mod adapt;
+pub(crate) mod compare;
 pub(crate) mod convert;
 pub(crate) mod cost;
+pub(crate) mod eval;
+pub(crate) mod fewshot;
 pub(crate) mod init;
 pub(crate) mod inspect;
+pub(crate) mod predict;
 pub(crate) mod recipes;
+pub(crate) mod study;
 pub(crate) mod train;
 pub(crate) mod upcycle;
 
@@ -16,7 +21,7 @@ use burn::tensor::Device;
 use omma_model::{VisionTransformer, checkpoint, import};
 
 /// Reads one of our checkpoints, or one of another project.
-fn load_any(path: &Path, device: &Device) -> Result<VisionTransformer> {
+pub(crate) fn load_any(path: &Path, device: &Device) -> Result<VisionTransformer> {
     if !path.exists() {
         bail!("{} does not exist", path.display());
     }

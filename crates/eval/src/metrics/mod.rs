@@ -6,11 +6,13 @@
 //! | `calibration.rs` | is it as often right as it is sure? ECE, reliability |
 //! | `diversity.rs` | do the members of an ensemble differ? |
 //! | `detection.rs` | can it tell what it was not made for? AUROC, AUPR, FPR at 95 % TPR |
+//! | `estimate.rs` | how far may it be off? mean and standard error over seeds |
 //! | `segmentation.rs` | does every pixel have its class? mIoU |
 
 mod calibration;
 mod detection;
 mod diversity;
+mod estimate;
 mod scores;
 mod segmentation;
 
@@ -18,6 +20,7 @@ pub use self::{
     calibration::{Bin, Calibration},
     detection::{Curve, Detection},
     diversity::Diversity,
+    estimate::Estimate,
     scores::Scores,
     segmentation::Segmentation,
 };
@@ -43,4 +46,21 @@ pub fn mean_of_members<'a>(members: impl IntoIterator<Item = &'a [f64]>) -> Vec<
     }
     mean.iter_mut().for_each(|sum| *sum /= count);
     mean
+}
+
+/// `ln Σ exp(x)`
+pub fn log_sum_exp(logits: &[f32]) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|x| f64::from(x - largest).exp()).sum();
+    f64::from(largest) + sum.ln()
+}
+
+/// `[classes]`: the probabilities of logits divided by a temperature.
+pub fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut values: Vec<f64> =
+        logits.iter().map(|x| (f64::from(x - largest) / temperature).exp()).collect();
+    let sum: f64 = values.iter().sum();
+    values.iter_mut().for_each(|value| *value /= sum);
+    values
 }

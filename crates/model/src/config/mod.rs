@@ -8,13 +8,16 @@ mod settings;
 
 pub use moe::{MoeConfig, MoeScope, RouterKind};
 use omma_kernels::Activation;
-use omma_routing::Order;
+use omma_routing::{Order, Seed};
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
 pub use settings::{apply_settings, apply_value, nearest};
 
-use crate::error::{ModelError, Result};
+use crate::{
+    error::{ModelError, Result},
+    mode::Mode,
+};
 
 /// How tokens know where they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,6 +258,14 @@ impl ModelConfig {
         let multi_pred =
             self.moe.as_ref().filter(|moe| moe.multi_pred).map_or(1, MoeConfig::experts_per_token);
         tiled * mimo * multi_pred
+    }
+
+    /// How predictions are made: with dropout where MC samples are asked for.
+    pub fn prediction_mode(&self) -> Mode {
+        match self.mc_samples > 1 {
+            true => Mode::Sampling(Seed::new(0)),
+            false => Mode::Inference,
+        }
     }
 
     /// The feed-forward network of every block.

@@ -1,0 +1,86 @@
+//! `omma compare`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser};
+use omma_eval::{
+    Evaluation,
+    compare::{Comparison, read_evaluation},
+    report::{comparison_page, write_report},
+};
+use omma_train::run::RunFolder;
+
+use super::eval::Eval;
+use crate::{
+    table::{note, say, table_of},
+    watch::Watch,
+};
+
+/// Put evaluations beside each other: a table, fronts of quality against cost, gains.
+///
+/// Takes folders of runs or of evaluations. A run that was not judged yet is judged by its test images
+/// first. Evaluations with the same label are seeds of one system. Writes compare.html, compare.json
+/// and figures/*.svg.
+///
+/// Examples:
+///   omma compare runs/vit-1 runs/vmoe-1 runs/e3-1
+///   omma compare runs/* --baseline vit --out comparison
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Compare {
+    /// Folders of runs or of evaluations
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// The label of the system that gains are measured against; the first if not given
+    #[arg(long, value_name = "LABEL")]
+    baseline: Option<String>,
+    /// Where to write; a fresh folder below evals/ if not given
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Print compare.json instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Default options of `omma eval`.
+#[derive(Parser)]
+struct Defaults {
+    #[command(flatten)]
+    eval: Eval,
+}
+
+impl Compare {
+    pub(crate) fn run(self) -> Result<()> {
+        let evaluations: Vec<Evaluation> =
+            self.runs.iter().map(|path| evaluation(path)).collect::<Result<_>>()?;
+        let comparison = Comparison::new(&evaluations, self.baseline.as_deref())?;
+        let folder = match &self.out {
+            Some(folder) => folder.clone(),
+            None => RunFolder::fresh(Path::new("evals"), "compare"),
+        };
+        let about = format!("{} systems judged by {}", comparison.rows.len(), comparison.data);
+        let page = comparison_page(&comparison, "Comparison", &about);
+        write_report(&folder, "compare", &page, &comparison)?;
+        if self.json {
+            return say(serde_json::to_string_pretty(&comparison)?);
+        }
+        let (header, rows) = comparison.table();
+        say(table_of(&header, &rows, 1))?;
+        say(format!("report: {}", folder.join("compare.html").display()))
+    }
+}
+
+fn evaluation(path: &Path) -> Result<Evaluation> {
+    let judged = if path.is_dir() { path.join("eval.json").exists() } else { path.is_file() };
+    if judged || !path.join("recipe.toml").is_file() {
+        return read_evaluation(path)
+            .with_context(|| format!("{} is neither a run nor an evaluation", path.display()));
+    }
+    note(format!("judging {}", path.display()));
+    let eval = Defaults::parse_from([Path::new("omma"), path]).eval;
+    let mut watch = Watch::new();
+    let result = eval.judge(&mut watch);
+    watch.finish();
+    Ok(result?.0)
+}

@@ -1,0 +1,232 @@
+//! `omma eval`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use omma_data::Split;
+use omma_eval::{
+    BinKind, Binning, Evaluation, OodScore, Protocol, ShiftProtocol, Summary, evaluate,
+    report::{evaluation_page, write_report},
+};
+use omma_train::run::RunFolder;
+
+use crate::{
+    subject::{Candidate, Data, compare_names, outside, system},
+    table::{note, say, table},
+    watch::Watch,
+};
+
+/// Judge a run, a checkpoint, or several as one deep ensemble.
+///
+/// Error, NLL, Brier score and calibration error of every member and of their average, how the members
+/// differ, and the same after temperature scaling. Writes eval.json, eval.html and figures/*.svg.
+///
+/// Examples:
+///   omma eval runs/default-1
+///   omma eval runs/default-1 --shift --ood world-near-ood,world-far-ood
+///   omma eval runs/vmoe-1 runs/vmoe-2                        a deep ensemble of two
+///   omma eval runs/fashion-vmoe-1 --ood kmnist=data/kmnist --ood-score energy
+///   omma eval vit.safetensors --data photos/ --json
+#[derive(Args, Clone)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Eval {
+    /// Folders of runs, checkpoints of ours, or of timm, DINOv2, Hugging Face or vmoe
+    #[arg(required = true, value_name = "RUN_OR_CHECKPOINT")]
+    pub(crate) subjects: Vec<PathBuf>,
+    /// What to judge by; without it, what the runs were trained on
+    #[arg(long)]
+    pub(crate) data: Option<String>,
+    /// Which part of the data
+    #[arg(long, value_enum, default_value_t = Part::Test)]
+    pub(crate) split: Part,
+    /// Judge by so many images at most, evenly spread over the data
+    #[arg(long, value_name = "IMAGES")]
+    pub(crate) limit: Option<usize>,
+    /// Fifteen corruptions in five severities as well
+    #[arg(long)]
+    pub(crate) shift: bool,
+    /// Test images per corruption and severity
+    #[arg(long, value_name = "IMAGES", default_value_t = 10_000)]
+    pub(crate) shift_samples: usize,
+    /// Where the corruptions' random numbers come from
+    #[arg(long, default_value_t = 0)]
+    pub(crate) shift_seed: u64,
+    /// Data sets from outside, as NAME=PATH or PATH, separated by commas
+    #[arg(long, value_name = "DATA", value_delimiter = ',')]
+    pub(crate) ood: Vec<String>,
+    /// What images from outside are told by
+    #[arg(long, value_enum, default_value_t = Score::MaxProbability)]
+    pub(crate) ood_score: Score,
+    /// How the calibration error's bins are cut
+    #[arg(long, value_enum, default_value_t = Bins::EqualWidth)]
+    pub(crate) binning: Bins,
+    /// How many there are
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) bins: u16,
+    /// Images per forward pass
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) batch: u16,
+    /// Leave temperature scaling out
+    #[arg(long)]
+    pub(crate) no_temperature: bool,
+    /// What the system is called in the report; evaluations of one name are seeds for `omma compare`
+    #[arg(long)]
+    pub(crate) label: Option<String>,
+    /// Where to write; without it, into the folder of a single run, else a fresh one below evals/
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print eval.json instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A part of a data set.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    Test,
+    Train,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Score {
+    MaxProbability,
+    Entropy,
+    Energy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Bins {
+    EqualWidth,
+    EqualMass,
+}
+
+const EVALS: &str = "evals";
+
+impl Eval {
+    pub(crate) fn run(self) -> Result<()> {
+        let mut watch = Watch::new();
+        let result = self.judge(&mut watch);
+        watch.finish();
+        let (evaluation, folder) = result?;
+        if self.json {
+            return say(serde_json::to_string_pretty(&evaluation)?);
+        }
+        show(&evaluation)?;
+        say(format!("report: {}", folder.join("eval.html").display()))
+    }
+
+    /// Judges and writes the report.
+    pub(crate) fn judge(&self, watch: &mut Watch) -> Result<(Evaluation, PathBuf)> {
+        let candidates: Vec<Candidate> =
+            self.subjects.iter().map(|path| Candidate::read(path)).collect::<Result<_>>()?;
+        let data = Data::of(self.data.as_deref(), &candidates)?;
+        let split = if self.split == Part::Test { Split::Test } else { Split::Train };
+        let test = data.images(split, self.limit)?;
+        compare_names(&candidates, &test);
+        let validation = match self.no_temperature {
+            true => None,
+            false => data.held_out()?,
+        };
+        if validation.is_none() && !self.no_temperature {
+            note(
+                "no temperature is fitted: it takes images that training held out, and these are \
+                 known for runs on their own data only",
+            );
+        }
+        let label = self.label.clone().unwrap_or_else(|| match candidates.as_slice() {
+            [one] => one.label(),
+            several => format!("{} ×{}", several[0].label(), several.len()),
+        });
+        let folder = self.folder(&candidates, &label);
+        let system = system(candidates)?;
+        let side = system.pixels().side;
+        let outside = self.ood.iter().map(|text| outside(text, side, self.limit));
+        let protocol = Protocol {
+            label,
+            test,
+            validation,
+            shift: self
+                .shift
+                .then_some(ShiftProtocol { samples: self.shift_samples, seed: self.shift_seed }),
+            outside: outside.collect::<Result<_>>()?,
+            ood_score: match self.ood_score {
+                Score::MaxProbability => OodScore::MaxProbability,
+                Score::Entropy => OodScore::Entropy,
+                Score::Energy => OodScore::Energy,
+            },
+            binning: Binning {
+                kind: match self.binning {
+                    Bins::EqualWidth => BinKind::EqualWidth,
+                    Bins::EqualMass => BinKind::EqualMass,
+                },
+                bins: self.bins.into(),
+            },
+            batch: self.batch.into(),
+        };
+        let evaluation = evaluate(&system, &protocol, watch)?;
+        write_report(&folder, "eval", &evaluation_page(&evaluation), &evaluation)?;
+        Ok((evaluation, folder))
+    }
+
+    fn folder(&self, candidates: &[Candidate], label: &str) -> PathBuf {
+        match (&self.out, candidates) {
+            (Some(folder), _) => folder.clone(),
+            (None, [one]) if one.recipe.is_some() => one.path.clone(),
+            _ => {
+                let plain = |symbol: char| if symbol.is_alphanumeric() { symbol } else { '-' };
+                let name: String = label.chars().map(plain).collect();
+                RunFolder::fresh(Path::new(EVALS), &name)
+            }
+        }
+    }
+}
+
+fn show(evaluation: &Evaluation) -> Result<()> {
+    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    let row = |name: &str, scores: &Summary| {
+        [
+            name.to_owned(),
+            percent(scores.error),
+            format!("{:.4}", scores.nll),
+            format!("{:.4}", scores.brier),
+            percent(scores.ece),
+        ]
+    };
+    let mut rows = vec![row(&evaluation.label, &evaluation.summary)];
+    if let Some(scaled) = &evaluation.temperature {
+        rows.push(row(&format!("at temperature {:.3}", scaled.value), &scaled.summary));
+    }
+    let members = evaluation.members.iter().enumerate();
+    rows.extend(members.map(|(place, scores)| row(&format!("member {}", place + 1), scores)));
+    if let Some(shift) = &evaluation.shift {
+        rows.push(row("under corruptions", &shift.mean.summary));
+        let worst = shift.corruptions.iter();
+        let worst = worst.max_by(|a, b| a.1.summary.error.total_cmp(&b.1.summary.error));
+        rows.extend(worst.map(|(name, record)| {
+            row(&format!("under {}", name.replace('_', " ")), &record.summary)
+        }));
+    }
+    let samples = crate::table::grouped(evaluation.samples as u64);
+    say(format!("{samples} images of {}", evaluation.data))?;
+    say(table(["", "error", "NLL", "Brier", "ECE"], rows, 1))?;
+    if let Some(diversity) = &evaluation.diversity {
+        say(format!(
+            "members differ by KL {:.4}, cosine {:.4}, disagreement {:.3} × their error",
+            diversity.kl, diversity.cosine, diversity.disagreement
+        ))?;
+    }
+    if !evaluation.ood.is_empty() {
+        let rows = evaluation.ood.iter().map(|(name, record)| {
+            [
+                name.clone(),
+                crate::table::grouped(record.samples as u64),
+                format!("{:.4}", record.auroc),
+                format!("{:.4}", record.aupr),
+                percent(record.fpr95),
+            ]
+        });
+        say(table(["from outside", "images", "AUROC", "AUPR", "FPR95"], rows, 1))?;
+    }
+    Ok(())
+}

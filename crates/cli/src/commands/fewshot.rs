@@ -1,0 +1,104 @@
+//! `omma fewshot`
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use omma_data::Split;
+use omma_eval::fewshot::{FewShotProtocol, few_shot};
+
+use crate::{
+    subject::{Candidate, Data, system},
+    table::{say, table},
+    watch::Watch,
+};
+
+/// Judge frozen features by a few images of every class.
+///
+/// A linear classifier in closed form (ridge regression) on the features of 1, 5, 10 and 25 images per
+/// class. Of an ensemble, once on all members' features side by side (joint), once by a classifier per
+/// member (disjoint). The regularisation is chosen on training images that are not among the shots.
+///
+/// Examples:
+///   omma fewshot runs/default-1
+///   omma fewshot dinov2.safetensors --data photos/ --shots 1,5 --seeds 5
+///   omma fewshot runs/e3-1 --data fashion-mnist --json
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct FewShot {
+    /// Folders of runs or checkpoints; several are one deep ensemble
+    #[arg(required = true, value_name = "RUN_OR_CHECKPOINT")]
+    subjects: Vec<PathBuf>,
+    /// What to judge by; without it, what the runs were trained on
+    #[arg(long)]
+    data: Option<String>,
+    /// Images per class
+    #[arg(long, value_delimiter = ',', default_value = "1,5,10,25")]
+    shots: Vec<usize>,
+    /// How many times shots are drawn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    seeds: u16,
+    /// Where the draws come from
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Judge by so many test images at most
+    #[arg(long, value_name = "IMAGES")]
+    limit: Option<usize>,
+    /// Strengths of the regularisation; the reference's grid if not given
+    #[arg(long, value_delimiter = ',')]
+    l2: Vec<f64>,
+    /// Images per forward pass
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    batch: u16,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+impl FewShot {
+    pub(crate) fn run(self) -> Result<()> {
+        if self.shots.is_empty() || self.shots.contains(&0) {
+            bail!("--shots are numbers of images per class, from 1 on");
+        }
+        if let Some(bad) = self.l2.iter().find(|l2| !(**l2 > 0.0 && l2.is_finite())) {
+            bail!("a regularisation is above 0, not {bad}");
+        }
+        let candidates: Vec<Candidate> =
+            self.subjects.iter().map(|path| Candidate::read(path)).collect::<Result<_>>()?;
+        let data = Data::of(self.data.as_deref(), &candidates)?;
+        let protocol = FewShotProtocol {
+            train: data.images(Split::Train, None)?,
+            test: data.images(Split::Test, self.limit)?,
+            shots: self.shots.clone(),
+            seeds: self.seeds.into(),
+            seed: self.seed,
+            l2: if self.l2.is_empty() { FewShotProtocol::reference_l2() } else { self.l2.clone() },
+            batch: self.batch.into(),
+        };
+        let system = system(candidates)?;
+        let mut watch = Watch::new();
+        let found = few_shot(&system, &protocol, &mut watch);
+        watch.finish();
+        let found = found?;
+        if self.json {
+            return say(serde_json::to_string_pretty(&found)?);
+        }
+        let rows = found.results.iter().map(|result| {
+            let percent = |of: omma_eval::metrics::Estimate| format!("{:.2} %", of.times(100.0));
+            [
+                result.shots.to_string(),
+                percent(result.joint),
+                percent(result.disjoint),
+                percent(result.joint_best_l2),
+            ]
+        });
+        say(format!(
+            "{}: accuracy on {} images of {}, {} draws",
+            found.models.join(" + "),
+            crate::table::grouped(found.samples as u64),
+            found.data,
+            found.seeds
+        ))?;
+        say(table(["shots", "joint", "disjoint", "joint, best l2 on the test"], rows, 1))
+    }
+}

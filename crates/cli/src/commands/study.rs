@@ -1,0 +1,232 @@
+//! `omma study`
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use omma_eval::{
+    Evaluation,
+    compare::{Comparison, read_evaluation},
+    report::{comparison_page, write_report},
+};
+
+use crate::{
+    study::{Job, STUDIES, Study, SystemPlan, run_jobs},
+    table::{note, say, table, table_of},
+};
+
+/// Train and judge all systems of a study, over several seeds, and put them into one table.
+///
+/// What is done already is left alone, so a study that was interrupted goes on with the same command.
+/// Writes study.html, study.json, table.md and figures/*.svg.
+///
+/// Examples:
+///   omma study e3
+///   omma study e3 --ood kmnist=data/kmnist,notmnist=data/notmnist --out studies/e3
+///   omma study e3 --plan
+///   omma study my-study/ --jobs 4 --set train.steps=500
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct StudyCommand {
+    /// A study that comes with the program, or a folder with study.toml and recipes
+    study: String,
+    /// Where everything goes; studies/NAME if not given
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Seeds per system, if not those of the study
+    #[arg(long)]
+    seeds: Option<usize>,
+    /// Processes at a time; the cores are shared among them
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Another data set for all systems
+    #[arg(long)]
+    data: Option<String>,
+    /// Data sets from outside, as NAME=PATH or PATH, separated by commas
+    #[arg(long, value_name = "DATA", value_delimiter = ',')]
+    ood: Vec<String>,
+    /// A setting on top of all recipes
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Say what would be done, and what each system costs
+    #[arg(long)]
+    plan: bool,
+    /// Print study.json instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+impl StudyCommand {
+    pub(crate) fn run(self) -> Result<()> {
+        let study = Study::find(&self.study)?;
+        if self.plan {
+            return self.show_plan(&study);
+        }
+        for system in &study.systems {
+            study.recipe(system, &self.settings())?;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
+            signal_hook::flag::register(signal, stop.clone())?;
+        }
+        let folder = self.folder(&study);
+        study.settle(&folder)?;
+        if self.ood.is_empty() {
+            note("no data from outside is given (--ood), so the table will have no such columns");
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let at_once = self.jobs.unwrap_or(cores);
+        for (what, jobs) in [
+            ("trainings", self.trainings(&study, &folder)),
+            ("evaluations", self.evaluations(&study, &folder)),
+        ] {
+            note(format!("{} {what}, {} at a time", jobs.len(), at_once.min(jobs.len())));
+            if !run_jobs(jobs, at_once, &stop)? {
+                note("stopped; the same command goes on from here");
+                return Ok(());
+            }
+        }
+        self.conclude(&study, &folder)
+    }
+
+    fn folder(&self, study: &Study) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| Path::new("studies").join(&study.name))
+    }
+
+    fn seeds(&self, study: &Study) -> usize {
+        self.seeds.unwrap_or(study.seeds).max(1)
+    }
+
+    fn settings(&self) -> Vec<String> {
+        let data = self.data.iter().map(|data| format!("data.name={data}"));
+        data.chain(self.settings.iter().cloned()).collect()
+    }
+
+    /// Every model of every system, each once.
+    fn trainings(&self, study: &Study, folder: &Path) -> Vec<Job> {
+        let mut jobs: Vec<Job> = Vec::new();
+        let seeds = self.seeds(study);
+        for number in 0..seeds {
+            for system in &study.systems {
+                for seed in system.seeds(number, seeds) {
+                    let run = study.run_folder(folder, system, seed);
+                    let leaves = run.join("result.json");
+                    if jobs.iter().any(|job| job.leaves == leaves) {
+                        continue;
+                    }
+                    let what = format!("{}, seed {seed}", system.label);
+                    let log = run.with_extension("log");
+                    let arguments = self.train_arguments(folder, system, seed, &run);
+                    jobs.push(Job { what, arguments, leaves, log });
+                }
+            }
+        }
+        jobs
+    }
+
+    fn train_arguments(
+        &self,
+        folder: &Path,
+        system: &SystemPlan,
+        seed: usize,
+        run: &Path,
+    ) -> Vec<String> {
+        let text = |path: &Path| path.display().to_string();
+        if run.join("recipe.toml").exists() && run.join("checkpoints").exists() {
+            return vec!["train".to_owned(), "--resume".to_owned(), text(run)];
+        }
+        // A run that was killed before its first checkpoint has nothing to go on from.
+        let _ = std::fs::remove_file(run.join("recipe.toml"));
+        let mut arguments = vec!["train".to_owned(), text(&folder.join(&system.recipe))];
+        for setting in system.settings.iter().cloned().chain(self.settings()) {
+            arguments.extend(["--set".to_owned(), setting]);
+        }
+        arguments.extend(["--seed".to_owned(), seed.to_string()]);
+        arguments.extend(["--run".to_owned(), text(run)]);
+        arguments
+    }
+
+    fn evaluations(&self, study: &Study, folder: &Path) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        let seeds = self.seeds(study);
+        for number in 0..seeds {
+            for system in &study.systems {
+                let out = study.eval_folder(folder, system, number);
+                let mut arguments = vec!["eval".to_owned()];
+                let models = system.seeds(number, seeds).into_iter();
+                let runs = models.map(|seed| study.run_folder(folder, system, seed));
+                arguments.extend(runs.map(|run| run.display().to_string()));
+                arguments.extend(["--label".to_owned(), system.label.clone()]);
+                arguments.extend(["--out".to_owned(), out.display().to_string()]);
+                if study.shift_samples > 0 {
+                    arguments.push("--shift".to_owned());
+                    arguments.extend(["--shift-samples".to_owned(), study.shift_samples.to_string()]);
+                }
+                if !self.ood.is_empty() {
+                    arguments.extend(["--ood".to_owned(), self.ood.join(",")]);
+                }
+                let what = format!("{}, seed {number}", system.label);
+                let (leaves, log) = (out.join("eval.json"), out.with_extension("log"));
+                jobs.push(Job { what, arguments, leaves, log });
+            }
+        }
+        jobs
+    }
+
+    fn conclude(&self, study: &Study, folder: &Path) -> Result<()> {
+        let mut evaluations: Vec<Evaluation> = Vec::new();
+        for system in &study.systems {
+            for number in 0..self.seeds(study) {
+                evaluations.push(read_evaluation(&study.eval_folder(folder, system, number))?);
+            }
+        }
+        let comparison = Comparison::new(&evaluations, Some(&study.baseline))?;
+        let title = format!("Study {}", study.name);
+        let page = comparison_page(&comparison, &title, &study.about);
+        write_report(folder, "study", &page, &comparison)?;
+        let markdown = folder.join("table.md");
+        std::fs::write(&markdown, comparison.markdown())
+            .with_context(|| markdown.display().to_string())?;
+        if self.json {
+            return say(serde_json::to_string_pretty(&comparison)?);
+        }
+        let (header, rows) = comparison.table();
+        say(table_of(&header, &rows, 1))?;
+        say(format!("report: {}", folder.join("study.html").display()))
+    }
+
+    fn show_plan(&self, study: &Study) -> Result<()> {
+        let mut rows = Vec::new();
+        for system in &study.systems {
+            let mut config = study.recipe(system, &self.settings())?.model;
+            config.classes = config.classes.max(1);
+            let cost = config.cost(config.resolution)?;
+            let models = system.ensemble.max(1) as u64;
+            rows.push([
+                system.label.clone(),
+                models.to_string(),
+                (cost.members as u64 * models).to_string(),
+                format!("{:.1}", (cost.training_flops * models) as f64 / 1e6),
+            ]);
+        }
+        say(format!("{}: {}", study.name, study.about))?;
+        say(table(["system", "models", "members", "training MFLOPs per image"], rows, 1))?;
+        let folder = self.folder(study);
+        let trainings = self.trainings(study, &folder);
+        let evaluations = self.evaluations(study, &folder);
+        let done = |jobs: &[Job]| jobs.iter().filter(|job| job.is_done()).count();
+        say(format!(
+            "{} trainings ({} done), {} evaluations ({} done), in {}; studies: {}",
+            trainings.len(),
+            done(&trainings),
+            evaluations.len(),
+            done(&evaluations),
+            folder.display(),
+            STUDIES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+        ))
+    }
+}

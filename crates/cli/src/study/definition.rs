@@ -1,0 +1,185 @@
+//! What a study is.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use omma_train::Recipe;
+use serde::Deserialize;
+
+/// Names, and files by their names, of the studies in `recipes/studies/`.
+pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[(
+    "e3",
+    &[
+        ("study.toml", include_str!("../../../../recipes/studies/e3/study.toml")),
+        ("vit.toml", include_str!("../../../../recipes/studies/e3/vit.toml")),
+        ("vmoe.toml", include_str!("../../../../recipes/studies/e3/vmoe.toml")),
+    ],
+)];
+
+const STUDY: &str = "study.toml";
+
+/// `study.toml`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Study {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    /// Seeds per system.
+    pub(crate) seeds: usize,
+    /// The system that gains are measured against.
+    pub(crate) baseline: String,
+    /// Test images per corruption and severity; 0 leaves corruptions out.
+    #[serde(default)]
+    pub(crate) shift_samples: usize,
+    pub(crate) systems: Vec<SystemPlan>,
+    /// All files of the study, by their names.
+    #[serde(skip)]
+    files: Vec<(String, String)>,
+}
+
+/// One row of the study's table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SystemPlan {
+    pub(crate) label: String,
+    /// A file beside `study.toml`.
+    pub(crate) recipe: String,
+    /// On top of the recipe.
+    #[serde(default)]
+    pub(crate) settings: Vec<String>,
+    /// Models that are trained for themselves and judged together.
+    #[serde(default = "one")]
+    pub(crate) ensemble: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl SystemPlan {
+    /// Seeds of the models of the ensemble with a number. The first is the number itself, so that an
+    /// ensemble has its first model in common with the single models of its recipe.
+    pub(crate) fn seeds(&self, number: usize, seeds: usize) -> Vec<usize> {
+        (0..self.ensemble.max(1)).map(|model| number + model * seeds).collect()
+    }
+}
+
+/// Letters, digits and dashes.
+fn slug(text: &str) -> String {
+    let plain = |symbol: char| if symbol.is_ascii_alphanumeric() { symbol } else { '-' };
+    let text: String = text.to_lowercase().replace('³', "3").chars().map(plain).collect();
+    let parts: Vec<&str> = text.split('-').filter(|part| !part.is_empty()).collect();
+    parts.join("-")
+}
+
+impl Study {
+    /// A study by its name, or by its folder.
+    pub(crate) fn find(name: &str) -> Result<Self> {
+        if let Some((_, files)) = STUDIES.iter().find(|(known, _)| *known == name) {
+            let own = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+            return Self::parse(files.iter().map(own).collect());
+        }
+        let folder = Path::new(name);
+        if !folder.join(STUDY).is_file() {
+            let known: Vec<&str> = STUDIES.iter().map(|(name, _)| *name).collect();
+            bail!(
+                "there is no study \"{name}\"; there are {}, and a study of your own is a folder with \
+                 {STUDY} in it",
+                known.join(", ")
+            );
+        }
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|end| end == "toml") {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let text = std::fs::read_to_string(&path);
+                files.push((name, text.with_context(|| path.display().to_string())?));
+            }
+        }
+        files.sort();
+        Self::parse(files)
+    }
+
+    fn parse(files: Vec<(String, String)>) -> Result<Self> {
+        let text = files.iter().find(|(name, _)| name == STUDY).map(|(_, text)| text.clone());
+        let mut study: Self = toml::from_str(&text.unwrap_or_default()).context(STUDY)?;
+        study.files = files;
+        for system in &study.systems {
+            study.recipe(system, &[]).with_context(|| format!("system {}", system.label))?;
+        }
+        if study.systems.iter().all(|system| system.label != study.baseline) {
+            bail!("{STUDY}: the baseline \"{}\" is none of the systems", study.baseline);
+        }
+        Ok(study)
+    }
+
+    /// The recipe of a system, with all that is on top of it.
+    pub(crate) fn recipe(&self, system: &SystemPlan, settings: &[String]) -> Result<Recipe> {
+        let file = self.files.iter().find(|(name, _)| *name == system.recipe);
+        let Some((name, text)) = file else {
+            bail!("there is no {} beside {STUDY}", system.recipe);
+        };
+        let settings: Vec<&String> = system.settings.iter().chain(settings).collect();
+        Ok(Recipe::parse(text, Path::new(name), &settings)?)
+    }
+
+    /// Puts the study's files into its folder; fails if that holds another study.
+    pub(crate) fn settle(&self, folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        for (name, text) in &self.files {
+            let path = folder.join(name);
+            match std::fs::read_to_string(&path) {
+                Ok(old) if old != *text => bail!(
+                    "{} is of another study, or of another version of it; choose another folder with \
+                     --out",
+                    path.display()
+                ),
+                Ok(_) => {}
+                Err(_) => {
+                    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a model of a system is trained. Systems that differ in nothing but how many models they
+    /// have share them.
+    pub(crate) fn run_folder(&self, folder: &Path, system: &SystemPlan, seed: usize) -> PathBuf {
+        let same = |other: &&SystemPlan| {
+            other.recipe == system.recipe && other.settings == system.settings
+        };
+        let first = self.systems.iter().find(same).unwrap_or(system);
+        folder.join("runs").join(format!("{}-{seed}", slug(&first.label)))
+    }
+
+    /// Where a system is judged.
+    pub(crate) fn eval_folder(&self, folder: &Path, system: &SystemPlan, seed: usize) -> PathBuf {
+        folder.join("evals").join(format!("{}-{seed}", slug(&system.label)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_studies_are_whole_and_ensembles_share_models() {
+        for (name, _) in STUDIES {
+            let study = Study::find(name).unwrap();
+            assert_eq!(study.name, *name);
+            let folder = Path::new("x");
+            let of = |label: &str| study.systems.iter().find(|s| s.label == label).unwrap();
+            let (single, pair) = (of("V-MoE (K=1)"), of("V-MoE (K=1) ensemble of 2"));
+            assert_eq!(pair.seeds(1, 3), [1, 4]);
+            assert_eq!(
+                study.run_folder(folder, single, 1),
+                study.run_folder(folder, pair, pair.seeds(1, 3)[0])
+            );
+            assert_ne!(study.eval_folder(folder, single, 1), study.eval_folder(folder, pair, 1));
+            assert_eq!(slug("E³ (K=1, M=2)"), "e3-k-1-m-2");
+        }
+        assert!(Study::find("e4").err().unwrap().to_string().contains("e3"));
+    }
+}

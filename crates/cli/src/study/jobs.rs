@@ -1,0 +1,142 @@
+//! Trainings and evaluations as processes of this program, a few at a time.
+//!
+//! Small models leave cores idle between their products, so several with one thread each get more done
+//! than one after the other with all threads.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::table::note;
+
+/// A process that leaves a file behind when it is done.
+pub(crate) struct Job {
+    /// In words.
+    pub(crate) what: String,
+    /// Arguments of this program.
+    pub(crate) arguments: Vec<String>,
+    /// The file that is there when it is done.
+    pub(crate) leaves: PathBuf,
+    /// Where its messages go.
+    pub(crate) log: PathBuf,
+}
+
+impl Job {
+    pub(crate) fn is_done(&self) -> bool {
+        self.leaves.exists()
+    }
+
+    fn run(&self, threads: usize) -> Result<()> {
+        if let Some(folder) = self.log.parent() {
+            std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
+        let log = File::create(&self.log).with_context(|| self.log.display().to_string())?;
+        let status = Command::new(std::env::current_exe()?)
+            .args(&self.arguments)
+            .env("RAYON_NUM_THREADS", threads.to_string())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .status()
+            .context("cannot start another process of this program")?;
+        match status.success() {
+            true => Ok(()),
+            false => bail!("{} failed: {}", self.what, last_words(&self.log)),
+        }
+    }
+}
+
+/// The end of a log.
+fn last_words(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    last.map_or_else(|| format!("see {}", log.display()), str::to_owned)
+}
+
+struct Shared {
+    waiting: VecDeque<Job>,
+    finished: usize,
+    failed: Option<anyhow::Error>,
+}
+
+/// Runs what is not done yet, `at_once` processes at a time, with the cores shared among them. Stops early
+/// when one fails or when `stop` is set, and says whether everything is done.
+pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &AtomicBool) -> Result<bool> {
+    let all = jobs.len();
+    let waiting: VecDeque<Job> = jobs.into_iter().filter(|job| !job.is_done()).collect();
+    let to_do = waiting.len();
+    if to_do < all {
+        note(format!("{} of {all} are done already", all - to_do));
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once = at_once.clamp(1, to_do.max(1));
+    let threads = (cores / at_once).max(1);
+    let shared = Mutex::new(Shared { waiting, finished: 0, failed: None });
+    let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let job = match lock() {
+                        state if state.failed.is_some() || stop.load(Ordering::Relaxed) => None,
+                        mut state => state.waiting.pop_front(),
+                    };
+                    let Some(job) = job else { break };
+                    let began = Instant::now();
+                    let result = job.run(threads);
+                    let mut state = lock();
+                    match result {
+                        Ok(()) if job.is_done() => {
+                            state.finished += 1;
+                            let (done, left) = (state.finished, to_do - state.finished);
+                            let pace = started.elapsed().as_secs_f64() / done as f64;
+                            note(format!(
+                                "{}/{all} {}: {}, about {} left",
+                                all - left,
+                                job.what,
+                                clock(began.elapsed()),
+                                clock(Duration::from_secs_f64(pace * left as f64))
+                            ));
+                        }
+                        // Interrupted: it has saved its state and ended in peace.
+                        Ok(()) if stop.load(Ordering::Relaxed) => {}
+                        Ok(()) => {
+                            let error = anyhow!("{} left no {}", job.what, job.leaves.display());
+                            state.failed.get_or_insert(error);
+                        }
+                        Err(error) => {
+                            if !stop.load(Ordering::Relaxed) {
+                                state.failed.get_or_insert(error);
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let state = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match state.failed {
+        Some(error) => Err(error),
+        None => Ok(state.finished == to_do),
+    }
+}
+
+/// 3725 seconds as `1h02m`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds >= 3600 {
+        true => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        false => format!("{}m{:02}s", seconds / 60, seconds % 60),
+    }
+}

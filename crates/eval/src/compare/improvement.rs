@@ -1,0 +1,169 @@
+//! Percentage gains, and how hard they were (paper 000 App. D, eq. 4).
+//!
+//! A larger model's NLL is harder to better. `φ` maps FLOPs to the NLL of plain models by a polynomial in
+//! `ln FLOPs`, fitted by least squares; a gain in family `v` is then multiplied by
+//! `φ′(FLOPs of the largest family) / φ′(FLOPs of v)`.
+
+use serde::Serialize;
+
+use super::Row;
+
+/// How a system does against the baseline.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Gain {
+    /// Which system.
+    pub label: String,
+    /// Percent less NLL.
+    pub nll: f64,
+    /// Percent less error.
+    pub error: f64,
+    /// Percent less calibration error.
+    pub ece: f64,
+    /// Percent more training FLOPs.
+    pub flops: f64,
+    /// Percent less NLL than the plain model of its own family, normalised by difficulty (eq. 4).
+    pub normalised_nll: Option<f64>,
+}
+
+/// The fit of NLL against cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difficulty {
+    /// `φ = Σ c_i · (ln FLOPs − shift)^i`
+    pub coefficients: Vec<f64>,
+    /// The mean of the logarithms.
+    pub shift: f64,
+    /// FLOPs of the largest plain model.
+    pub largest: f64,
+}
+
+fn percent_less(value: f64, base: f64) -> f64 {
+    100.0 * (base - value) / base.abs().max(f64::MIN_POSITIVE)
+}
+
+impl Gain {
+    pub(super) fn new(row: &Row, base: &Row, all: &[Row], difficulty: Option<&Difficulty>) -> Self {
+        let flops = |row: &Row| row.cost.training_flops as f64;
+        let plain = |other: &&Row| other.kind.is_plain() && other.kind.family == row.kind.family;
+        let normalised_nll = all.iter().find(plain).zip(difficulty).map(|(plain, difficulty)| {
+            percent_less(row.nll.mean, plain.nll.mean) * difficulty.factor(flops(plain))
+        });
+        Self {
+            label: row.label.clone(),
+            nll: percent_less(row.nll.mean, base.nll.mean),
+            error: percent_less(row.error.mean, base.error.mean),
+            ece: percent_less(row.ece.mean, base.ece.mean),
+            flops: -percent_less(flops(row), flops(base)),
+            normalised_nll,
+        }
+    }
+}
+
+/// The highest power of the logarithm.
+const DEGREE: usize = 3;
+
+impl Difficulty {
+    /// Of the plain models; nothing if they have less than two different costs. With less than four,
+    /// the polynomial has as many coefficients as there are costs.
+    pub(super) fn fit(rows: &[Row]) -> Option<Self> {
+        let plain = rows.iter().filter(|row| row.kind.is_plain());
+        let points: Vec<(f64, f64)> =
+            plain.map(|row| (row.cost.training_flops as f64, row.nll.mean)).collect();
+        Self::of(&points)
+    }
+
+    /// Of pairs of FLOPs and NLL.
+    pub fn of(points: &[(f64, f64)]) -> Option<Self> {
+        let mut costs: Vec<f64> = points.iter().map(|(flops, _)| *flops).collect();
+        costs.sort_by(f64::total_cmp);
+        costs.dedup();
+        if costs.len() < 2 || costs[0] <= 0.0 {
+            return None;
+        }
+        let count = costs.len().min(DEGREE + 1);
+        let shift = points.iter().map(|(flops, _)| flops.ln()).sum::<f64>() / points.len() as f64;
+        let mut normal = vec![vec![0.0; count + 1]; count];
+        for (flops, nll) in points {
+            let x = flops.ln() - shift;
+            for (i, row) in normal.iter_mut().enumerate() {
+                for (j, value) in row[..count].iter_mut().enumerate() {
+                    *value += x.powi((i + j) as i32);
+                }
+                row[count] += x.powi(i as i32) * nll;
+            }
+        }
+        let coefficients = solve(normal)?;
+        Some(Self { coefficients, shift, largest: *costs.last()? })
+    }
+
+    /// `φ`
+    pub fn nll(&self, flops: f64) -> f64 {
+        let x = flops.ln() - self.shift;
+        self.coefficients.iter().rev().fold(0.0, |sum, c| sum * x + c)
+    }
+
+    /// `dφ / dFLOPs`
+    pub fn slope(&self, flops: f64) -> f64 {
+        let x = flops.ln() - self.shift;
+        let powers = self.coefficients.iter().enumerate().skip(1);
+        powers.map(|(i, c)| i as f64 * c * x.powi(i as i32 - 1)).sum::<f64>() / flops
+    }
+
+    /// What a gain at this cost is multiplied by.
+    pub fn factor(&self, flops: f64) -> f64 {
+        self.slope(self.largest) / self.slope(flops)
+    }
+}
+
+/// Gaussian elimination with pivots, of rows `[n, n + 1]`.
+fn solve(mut rows: Vec<Vec<f64>>) -> Option<Vec<f64>> {
+    let n = rows.len();
+    for column in 0..n {
+        let pivot = (column..n).max_by(|a, b| {
+            rows[*a][column].abs().total_cmp(&rows[*b][column].abs())
+        })?;
+        rows.swap(column, pivot);
+        if rows[column][column].abs() < 1e-12 {
+            return None;
+        }
+        let leading = rows[column].clone();
+        for (place, row) in rows.iter_mut().enumerate() {
+            if place != column {
+                let factor = row[column] / leading[column];
+                row.iter_mut().zip(&leading).for_each(|(value, lead)| *value -= factor * lead);
+            }
+        }
+    }
+    Some((0..n).map(|i| rows[i][n] / rows[i][i]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cubic_in_the_logarithm_is_found_with_its_slope() {
+        let truth = |flops: f64| {
+            let x = flops.ln();
+            3.0 - 0.2 * x + 0.004 * x * x - 0.0001 * x.powi(3)
+        };
+        let flops = [1e8, 3e8, 1e9, 5e9, 2e10];
+        let points: Vec<(f64, f64)> = flops.iter().map(|f| (*f, truth(*f))).collect();
+        let fit = Difficulty::of(&points).unwrap();
+        for flops in flops {
+            assert!((fit.nll(flops) - truth(flops)).abs() < 1e-9);
+            let step = flops * 1e-5;
+            let slope = (truth(flops + step) - truth(flops - step)) / (2.0 * step);
+            assert!((fit.slope(flops) / slope - 1.0).abs() < 1e-5);
+        }
+        assert_eq!(fit.factor(2e10), 1.0);
+        assert!(fit.factor(1e8) < 1.0, "a gain counts less where gains are easy");
+    }
+
+    #[test]
+    fn few_sizes_give_a_simpler_fit_and_one_gives_none() {
+        assert_eq!(Difficulty::of(&[(1e9, 0.5), (1e9, 0.6)]), None);
+        let fit = Difficulty::of(&[(1e9, 0.5), (4e9, 0.4)]).unwrap();
+        assert_eq!(fit.coefficients.len(), 2);
+        assert!((fit.factor(1e9) - 0.25).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,167 @@
+//! Several evaluations beside each other.
+//!
+//! | file | room for |
+//! |---|---|
+//! | `mod.rs` | one row per system, its seeds as mean and standard error |
+//! | `improvement.rs` | percentage gains, and these normalised by difficulty (paper 000 App. D) |
+//! | `grid.rs` | experts per token against models (paper 000 Fig. 2) |
+
+mod grid;
+mod improvement;
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde::Serialize;
+
+pub use self::{
+    grid::{Cell, Grid},
+    improvement::{Difficulty, Gain},
+};
+use crate::{
+    error::{EvalError, Result},
+    evaluate::Evaluation,
+    metrics::Estimate,
+    system::{SystemCost, SystemKind},
+};
+
+/// A system over its seeds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// What it is called.
+    pub label: String,
+    /// What kind of system it is.
+    pub kind: SystemKind,
+    /// Evaluations.
+    pub runs: usize,
+    /// Share of wrong predictions.
+    pub error: Estimate,
+    /// Negative log-likelihood.
+    pub nll: Estimate,
+    /// Expected calibration error.
+    pub ece: Estimate,
+    /// Brier score.
+    pub brier: Estimate,
+    /// NLL after temperature scaling.
+    pub scaled_nll: Option<Estimate>,
+    /// KL divergence between members.
+    pub kl: Option<Estimate>,
+    /// Error under corruptions.
+    pub shift_error: Option<Estimate>,
+    /// NLL under corruptions.
+    pub shift_nll: Option<Estimate>,
+    /// Calibration error under corruptions.
+    pub shift_ece: Option<Estimate>,
+    /// Area under the ROC curve by data set from outside.
+    pub auroc: BTreeMap<String, Estimate>,
+    /// False-positive rate at 95 % by data set from outside.
+    pub fpr95: BTreeMap<String, Estimate>,
+    /// What one image costs.
+    pub cost: SystemCost,
+}
+
+/// Systems beside each other.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// What they were judged by.
+    pub data: String,
+    /// One row per system, in the order in which they came.
+    pub rows: Vec<Row>,
+    /// The system that gains are measured against.
+    pub baseline: String,
+    /// Gains of the other systems.
+    pub gains: Vec<Gain>,
+    /// How the plain models' NLL falls with their cost, if there are several.
+    pub difficulty: Option<Difficulty>,
+    /// NLL over experts per token and models, where the systems cover several of both.
+    pub grid: Option<Grid>,
+}
+
+/// Reads `eval.json`, given by itself or by its folder.
+pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
+    let file = if path.is_dir() { path.join("eval.json") } else { path.to_owned() };
+    let bytes = fs::read(&file).map_err(EvalError::io(&file))?;
+    serde_json::from_slice(&bytes).map_err(|error| EvalError::Record {
+        why: format!("it is not the record of an evaluation: {error}"),
+        path: file,
+    })
+}
+
+impl Comparison {
+    /// Of evaluations on the same data; those of one label are seeds of one system.
+    ///
+    /// - `baseline`: the label of the system that gains are measured against; the first if none
+    pub fn new(evaluations: &[Evaluation], baseline: Option<&str>) -> Result<Self> {
+        let first = evaluations
+            .first()
+            .ok_or_else(|| EvalError::Compare("there is nothing to compare".to_owned()))?;
+        if let Some(other) = evaluations.iter().find(|one| one.data != first.data) {
+            return Err(EvalError::Compare(format!(
+                "{} was judged by {} and {} by {}; they can be compared on the same data only",
+                first.label, first.data, other.label, other.data
+            )));
+        }
+        let mut groups: Vec<Vec<&Evaluation>> = Vec::new();
+        for one in evaluations {
+            let same = |group: &&mut Vec<&Evaluation>| {
+                group[0].label == one.label && group[0].kind == one.kind
+            };
+            match groups.iter_mut().find(same) {
+                Some(group) => group.push(one),
+                None => groups.push(vec![one]),
+            }
+        }
+        let rows: Vec<Row> = groups.iter().map(|group| Row::new(group)).collect();
+        let base = match baseline {
+            Some(label) => rows.iter().find(|row| row.label == label).ok_or_else(|| {
+                let known: Vec<&str> = rows.iter().map(|row| row.label.as_str()).collect();
+                EvalError::Compare(format!(
+                    "there is no system \"{label}\" to measure gains against; there are {}",
+                    known.join(", ")
+                ))
+            })?,
+            None => &rows[0],
+        };
+        let difficulty = Difficulty::fit(&rows);
+        let others = rows.iter().filter(|row| row.label != base.label || row.kind != base.kind);
+        let gains = others.map(|row| Gain::new(row, base, &rows, difficulty.as_ref())).collect();
+        let (data, baseline) = (first.data.clone(), base.label.clone());
+        let grid = Grid::new(&rows);
+        Ok(Self { data, baseline, gains, difficulty, grid, rows })
+    }
+}
+
+impl Row {
+    fn new(group: &[&Evaluation]) -> Self {
+        let of = |value: &dyn Fn(&Evaluation) -> f64| {
+            Estimate::of(&group.iter().map(|one| value(one)).collect::<Vec<f64>>())
+        };
+        let maybe = |value: &dyn Fn(&Evaluation) -> Option<f64>| {
+            let values: Vec<f64> = group.iter().filter_map(|one| value(one)).collect();
+            (!values.is_empty()).then(|| Estimate::of(&values))
+        };
+        let names = group.iter().flat_map(|one| one.ood.keys());
+        let outside = |value: fn(&crate::ood::OodRecord) -> f64| -> BTreeMap<String, Estimate> {
+            let by_name = names.clone().filter_map(|name| {
+                Some((name.clone(), maybe(&|one| one.ood.get(name).map(value))?))
+            });
+            by_name.collect()
+        };
+        Self {
+            label: group[0].label.clone(),
+            kind: group[0].kind.clone(),
+            runs: group.len(),
+            error: of(&|one| one.summary.error),
+            nll: of(&|one| one.summary.nll),
+            ece: of(&|one| one.summary.ece),
+            brier: of(&|one| one.summary.brier),
+            scaled_nll: maybe(&|one| Some(one.temperature.as_ref()?.summary.nll)),
+            kl: maybe(&|one| Some(one.diversity?.kl)),
+            shift_error: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.error)),
+            shift_nll: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.nll)),
+            shift_ece: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.ece)),
+            auroc: outside(|record| record.auroc),
+            fpr95: outside(|record| record.fpr95),
+            cost: group[0].cost,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What can go wrong in an evaluation.
+
+use std::{io, path::PathBuf};
+
+use omma_data::DataError;
+use omma_model::ModelError;
+use thiserror::Error;
+
+use crate::fewshot::ProbeError;
+
+/// A result of this crate.
+pub type Result<T, E = EvalError> = std::result::Result<T, E>;
+
+/// What can go wrong.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "every message says what its fields are")]
+pub enum EvalError {
+    #[error(
+        "{model} tells {head} classes apart, but {data} has {classes}; give the data that the model \
+         was trained on, or train a new classifier (`omma train --init`)"
+    )]
+    Classes { model: String, head: usize, data: String, classes: usize },
+    #[error(
+        "{model} has no classifier; judge its features with `omma fewshot`, or train one with `omma \
+         train --init`"
+    )]
+    NoHead { model: String },
+    #[error(
+        "{first} and {other} cannot be one ensemble: {what} is {left} for the first and {right} for \
+         the second"
+    )]
+    Ensemble { first: String, other: String, what: &'static str, left: String, right: String },
+    #[error("{data} has no images to judge by")]
+    Empty { data: String },
+    #[error("{model} says something that is not a number about image {index} of {data}")]
+    NotFinite { model: String, data: String, index: usize },
+    #[error("{data} has {found} training images of class {class}, but {shots} shots are asked for")]
+    Shots { data: String, class: String, found: usize, shots: usize },
+    #[error("{path}: {why}")]
+    Record { path: PathBuf, why: String },
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Compare(String),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+}
+
+impl EvalError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        |source| Self::Io { path, source }
+    }
+}

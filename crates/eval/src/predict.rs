@@ -1,0 +1,108 @@
+//! Single images.
+
+use omma_data::{Batch, Picture};
+use serde::Serialize;
+
+use crate::{
+    error::Result,
+    metrics::{mean_of_members, softmax},
+    ood::entropy,
+    system::System,
+};
+
+/// A class and how likely it is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Guess {
+    /// The class's name, or its number where names are not known.
+    pub class: String,
+    /// Mean of the members' probabilities.
+    pub probability: f64,
+    /// Standard deviation of the members' probabilities; 0 for one member.
+    pub spread: f64,
+}
+
+/// What a system says of an image.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    /// The likeliest classes, the likeliest first.
+    pub top: Vec<Guess>,
+    /// Entropy of the mean probabilities, in nats.
+    pub entropy: f64,
+    /// What of it is disagreement between members: the entropy of the mean less the mean of the
+    /// entropies.
+    pub mutual_information: f64,
+    /// Members.
+    pub members: usize,
+}
+
+/// What a system says of pictures, at most `top` classes each.
+///
+/// - `names`: of the classes; numbers where it is too short
+pub fn predict(
+    system: &System,
+    pictures: &[Picture],
+    names: &[String],
+    top: usize,
+) -> Result<Vec<Prediction>> {
+    system.check_classes("the pictures", system.classes())?;
+    let pixels = system.pixels();
+    let mut batch = Batch { side: pixels.side, ..Batch::default() };
+    for (index, picture) in pictures.iter().enumerate() {
+        pixels.write(&picture.centre_crop(pixels.side, 1.0), &mut batch.pixels);
+        batch.labels.push(0);
+        batch.indices.push(index);
+    }
+    if batch.is_empty() {
+        return Ok(Vec::new());
+    }
+    let said = system.logits(&mut batch)?;
+    let predictions = (0..pictures.len()).map(|image| {
+        let members: Vec<Vec<f64>> = said.of(image).map(|logits| softmax(logits, 1.0)).collect();
+        prediction(&members, names, top)
+    });
+    Ok(predictions.collect())
+}
+
+fn prediction(members: &[Vec<f64>], names: &[String], top: usize) -> Prediction {
+    let mean = mean_of_members(members.iter().map(Vec::as_slice));
+    let count = members.len().max(1) as f64;
+    let spread = |class: usize| {
+        let squares: f64 = members.iter().map(|said| (said[class] - mean[class]).powi(2)).sum();
+        (squares / count).sqrt()
+    };
+    let mut order: Vec<usize> = (0..mean.len()).collect();
+    order.sort_by(|a, b| mean[*b].total_cmp(&mean[*a]));
+    let guess = |class: usize| Guess {
+        class: names.get(class).cloned().unwrap_or_else(|| class.to_string()),
+        probability: mean[class],
+        spread: spread(class),
+    };
+    let own: f64 = members.iter().map(|said| entropy(said)).sum::<f64>() / count;
+    Prediction {
+        top: order.into_iter().take(top).map(guess).collect(),
+        entropy: entropy(&mean),
+        mutual_information: (entropy(&mean) - own).max(0.0),
+        members: members.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_are_sorted_and_disagreement_is_seen() {
+        let members = [vec![0.7, 0.2, 0.1], vec![0.1, 0.2, 0.7]];
+        let names = ["cat".to_owned(), "dog".to_owned()];
+        let said = prediction(&members, &names, 2);
+        assert_eq!(said.top.len(), 2);
+        assert_eq!(said.top[0].class, "cat");
+        assert!((said.top[0].probability - 0.4).abs() < 1e-12);
+        assert!((said.top[0].spread - 0.3).abs() < 1e-12);
+        assert_eq!(said.top[1].class, "2");
+        assert!(said.mutual_information > 0.1);
+        let alone = prediction(&members[..1], &names, 9);
+        assert_eq!((alone.top.len(), alone.mutual_information), (3, 0.0));
+        assert_eq!(alone.top[0].spread, 0.0);
+    }
+}

@@ -1,0 +1,31 @@
+//! A report on disk.
+
+use std::{fs, path::Path};
+
+use omma_model::checkpoint::write_atomically;
+use serde::Serialize;
+
+use super::Report;
+use crate::error::{EvalError, Result};
+
+/// Writes `NAME.html`, `NAME.json` and `figures/*.svg` into a folder. Every file appears whole or not at
+/// all, and the record comes last: where it is, everything is.
+pub fn write_report(
+    folder: &Path,
+    name: &str,
+    report: &Report,
+    record: &impl Serialize,
+) -> Result<()> {
+    let figures = folder.join("figures");
+    fs::create_dir_all(&figures).map_err(EvalError::io(&figures))?;
+    for (name, svg) in &report.figures {
+        write(&figures.join(format!("{name}.svg")), svg)?;
+    }
+    write(&folder.join(format!("{name}.html")), &report.html)?;
+    let json = serde_json::to_string_pretty(record).expect("records can be written");
+    write(&folder.join(format!("{name}.json")), &(json + "\n"))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    Ok(write_atomically(path, |temporary| fs::write(temporary, text))?)
+}

@@ -1,0 +1,132 @@
+//! Temperature scaling (Guo et al. 2017): one number that all logits are divided by, fitted on images
+//! that the model has not learned from.
+
+use serde::{Deserialize, Serialize};
+
+use crate::tally::{ReliabilityBin, Summary, average};
+
+/// The logits of all members for some images, and the labels of these.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Validation {
+    members: usize,
+    logits: Vec<f32>,
+    labels: Vec<usize>,
+}
+
+/// What scaling makes of an evaluation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TemperatureRecord {
+    /// What logits are divided by.
+    pub value: f64,
+    /// Images that it was fitted on.
+    pub fitted_on: usize,
+    /// The scores with it.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// The reliability diagram with it.
+    pub reliability: Vec<ReliabilityBin>,
+}
+
+/// Temperatures that are tried, as logarithms.
+const RANGE: (f64, f64) = (-3.0, 3.0);
+/// Places that are looked at before the search closes in on the best of them.
+const COARSE: usize = 25;
+/// How closely.
+const PRECISION: f64 = 1e-4;
+
+impl Validation {
+    /// Adds what the members say of one image.
+    pub(crate) fn add(&mut self, logits: &[&[f32]], label: usize) {
+        self.members = logits.len();
+        logits.iter().for_each(|logits| self.logits.extend_from_slice(logits));
+        self.labels.push(label);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Mean negative log-likelihood of the members' average with all logits divided by a temperature.
+    fn nll(&self, temperature: f64) -> f64 {
+        let per_image = self.logits.len() / self.labels.len().max(1);
+        let classes = per_image / self.members.max(1);
+        let images = self.logits.chunks_exact(per_image.max(1)).zip(&self.labels);
+        let sum: f64 = images
+            .map(|(logits, label)| {
+                let members: Vec<&[f32]> = logits.chunks_exact(classes).collect();
+                -average(&members, temperature)[*label].max(f64::MIN_POSITIVE).ln()
+            })
+            .sum();
+        sum / self.labels.len().max(1) as f64
+    }
+
+    /// The temperature of the least NLL. The NLL of one model has a single minimum in `1/T`; that of an
+    /// average need not, so the whole range is looked at before a golden-section search.
+    pub(crate) fn fit(&self) -> f64 {
+        let at = |step: usize| RANGE.0 + (RANGE.1 - RANGE.0) * step as f64 / (COARSE - 1) as f64;
+        let cost = |logarithm: f64| self.nll(logarithm.exp());
+        let coarse: Vec<f64> = (0..COARSE).map(|step| cost(at(step))).collect();
+        let best = (0..COARSE).min_by(|a, b| coarse[*a].total_cmp(&coarse[*b])).unwrap_or(0);
+        let (mut low, mut high) = (at(best.saturating_sub(1)), at((best + 1).min(COARSE - 1)));
+        let golden = (5_f64.sqrt() - 1.0) / 2.0;
+        let (mut a, mut b) = (high - golden * (high - low), low + golden * (high - low));
+        let (mut cost_a, mut cost_b) = (cost(a), cost(b));
+        while high - low > PRECISION {
+            if cost_a < cost_b {
+                (high, b, cost_b) = (b, a, cost_a);
+                a = high - golden * (high - low);
+                cost_a = cost(a);
+            } else {
+                (low, a, cost_a) = (a, b, cost_b);
+                b = low + golden * (high - low);
+                cost_b = cost(b);
+            }
+        }
+        ((low + high) / 2.0).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use omma_routing::Seed;
+    use rand::RngExt;
+
+    use super::*;
+    use crate::metrics::softmax;
+
+    /// Labels drawn from the softmax of the logits, which are then given multiplied by `factor`.
+    fn drawn(images: usize, members: usize, factor: f32) -> Validation {
+        let mut rng = Seed::new(5).rng();
+        let mut validation = Validation::default();
+        for _ in 0..images {
+            let logits: Vec<f32> = (0..4).map(|_| rng.random_range(-3.0..3.0)).collect();
+            let mut left: f64 = rng.random();
+            let chances = softmax(&logits, 1.0);
+            let label = chances.iter().position(|p| {
+                left -= p;
+                left <= 0.0
+            });
+            let given: Vec<f32> = logits.iter().map(|value| value * factor).collect();
+            validation.add(&vec![given.as_slice(); members], label.unwrap_or(3));
+        }
+        validation
+    }
+
+    #[test]
+    fn the_factor_that_logits_were_multiplied_by_is_found() {
+        for (factor, members) in [(3.0, 1), (0.4, 1), (2.0, 3)] {
+            let found = drawn(4000, members, factor).fit();
+            assert!((found / f64::from(factor) - 1.0).abs() < 0.08, "{found} is not {factor}");
+        }
+    }
+
+    #[test]
+    fn no_temperature_near_the_fitted_one_is_better() {
+        let validation = drawn(500, 2, 1.7);
+        let best = validation.nll(validation.fit());
+        for step in 0..200 {
+            let temperature = (-2.9 + 5.8 * f64::from(step) / 199.0).exp();
+            assert!(best <= validation.nll(temperature) + 1e-7, "{temperature} is better");
+        }
+    }
+}
