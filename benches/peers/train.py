@@ -57,14 +57,10 @@ class VMoe(nn.Module):
         x = x.reshape(-1, shape[-1])
         logits = self.router(x)
         sigma = 1.0 / self.experts
-        noisy = logits + sigma * torch.randn_like(logits)
+        noisy = logits + sigma * torch.randn_like(logits) if self.training else logits
         gates = noisy.softmax(-1)
         weights, chosen = gates.topk(self.k)
-        importance = logits.softmax(-1).sum(0)
-        threshold = noisy.topk(self.k).values[:, -1:]
-        load = torch.distributions.Normal(0.0, 1.0).cdf((logits - threshold) / sigma).sum(0)
-        variation = lambda v: (v.std(unbiased=False) / (v.mean() + 1e-6)) ** 2
-        self.loss = 0.005 * (variation(importance) + variation(load))
+        self.loss = self.balance(logits, noisy, sigma) if self.training else 0.0
 
         order = chosen.flatten().argsort()
         rows = order // self.k
@@ -76,6 +72,13 @@ class VMoe(nn.Module):
             parts.append(torch.addmm(down_bias, hidden, down))
         y = torch.cat(parts) * weights.flatten()[order].unsqueeze(1)
         return torch.zeros_like(x).index_add(0, rows, y).view(shape)
+
+    def balance(self, logits, noisy, sigma):
+        importance = logits.softmax(-1).sum(0)
+        threshold = noisy.topk(self.k).values[:, -1:]
+        load = torch.distributions.Normal(0.0, 1.0).cdf((logits - threshold) / sigma).sum(0)
+        variation = lambda v: (v.std(unbiased=False) / (v.mean() + 1e-6)) ** 2
+        return 0.005 * (variation(importance) + variation(load))
 
 
 class Block(nn.Module):

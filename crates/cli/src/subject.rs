@@ -60,6 +60,15 @@ impl Candidate {
         name.unwrap_or_else(|| self.path.display().to_string())
     }
 
+    /// Tells the recipe, all but its seed, from others; of a checkpoint, its configuration.
+    pub(crate) fn fingerprint(&self) -> String {
+        let text = match &self.recipe {
+            Some(recipe) => Recipe { seed: 0, ..recipe.clone() }.to_toml(),
+            None => format!("{:?}", self.model.config()),
+        };
+        format!("{:08x}", crc32fast::hash(text.as_bytes()))
+    }
+
     /// What evaluations of other seeds are called as well.
     pub(crate) fn label(&self) -> String {
         self.recipe.as_ref().map_or_else(|| self.name(), |recipe| recipe.name.clone())

@@ -20,6 +20,8 @@ use crate::{
 pub struct Protocol {
     /// What the system is called.
     pub label: String,
+    /// What tells its settings, all but the seed, from others.
+    pub fingerprint: String,
     /// The test images.
     pub test: Images,
     /// Images that the models have not learned from and are not judged by, to fit a temperature on.
@@ -42,8 +44,11 @@ const VALIDATION: usize = 5_000;
 /// Everything that was found; `eval.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// What the system is called; evaluations of one name differ by their seed.
+    /// What the system is called.
     pub label: String,
+    /// What tells its settings from others; evaluations of one label and fingerprint differ by their
+    /// seed alone.
+    pub fingerprint: String,
     /// What kind of system it is.
     pub kind: SystemKind,
     /// The models that were judged.
@@ -134,6 +139,7 @@ pub fn evaluate(
     };
     Ok(Evaluation {
         label: protocol.label.clone(),
+        fingerprint: protocol.fingerprint.clone(),
         kind: system.kind(),
         models: system.names().to_vec(),
         data: protocol.test.name.clone(),

@@ -139,11 +139,13 @@ impl Eval {
             several => format!("{} ×{}", several[0].label(), several.len()),
         });
         let folder = self.folder(&candidates, &label);
+        let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
         let system = system(candidates)?;
         let side = system.pixels().side;
         let outside = self.ood.iter().map(|text| outside(text, side, self.limit));
         let protocol = Protocol {
             label,
+            fingerprint: fingerprints.join("+"),
             test,
             validation,
             shift: self

@@ -87,7 +87,7 @@ pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
 }
 
 impl Comparison {
-    /// Of evaluations on the same data; those of one label are seeds of one system.
+    /// Of evaluations on the same data; those of one label and fingerprint are seeds of one system.
     ///
     /// - `baseline`: the label of the system that gains are measured against; the first if none
     pub fn new(evaluations: &[Evaluation], baseline: Option<&str>) -> Result<Self> {
@@ -103,14 +103,21 @@ impl Comparison {
         let mut groups: Vec<Vec<&Evaluation>> = Vec::new();
         for one in evaluations {
             let same = |group: &&mut Vec<&Evaluation>| {
-                group[0].label == one.label && group[0].kind == one.kind
+                group[0].label == one.label && group[0].fingerprint == one.fingerprint
             };
             match groups.iter_mut().find(same) {
                 Some(group) => group.push(one),
                 None => groups.push(vec![one]),
             }
         }
-        let rows: Vec<Row> = groups.iter().map(|group| Row::new(group)).collect();
+        let mut rows: Vec<Row> = groups.iter().map(|group| Row::new(group)).collect();
+        // Two systems of one name go by the names of their models.
+        for (place, group) in groups.iter().enumerate() {
+            let same = |other: &Vec<&Evaluation>| other[0].label == group[0].label;
+            if groups.iter().filter(|other| same(other)).count() > 1 {
+                rows[place].label = format!("{} ({})", group[0].label, group[0].models.join(" + "));
+            }
+        }
         let base = match baseline {
             Some(label) => rows.iter().find(|row| row.label == label).ok_or_else(|| {
                 let known: Vec<&str> = rows.iter().map(|row| row.label.as_str()).collect();
@@ -122,7 +129,7 @@ impl Comparison {
             None => &rows[0],
         };
         let difficulty = Difficulty::fit(&rows);
-        let others = rows.iter().filter(|row| row.label != base.label || row.kind != base.kind);
+        let others = rows.iter().filter(|row| row.label != base.label);
         let gains = others.map(|row| Gain::new(row, base, &rows, difficulty.as_ref())).collect();
         let (data, baseline) = (first.data.clone(), base.label.clone());
         let grid = Grid::new(&rows);
