@@ -164,7 +164,9 @@ pub(crate) fn outside(text: &str, side: usize, limit: Option<usize>) -> Result<I
 /// Warns where the names of a model's classes are not those of the data.
 pub(crate) fn compare_names(candidates: &[Candidate], data: &Images) {
     let names = candidates.iter().find_map(|candidate| candidate.classes.as_ref());
-    let Some(names) = names.filter(|names| names.len() == data.data.classes().len()) else { return };
+    let Some(names) = names.filter(|names| names.len() == data.data.classes().len()) else {
+        return;
+    };
     let pairs = names.iter().zip(data.data.classes());
     if let Some((own, other)) = pairs.into_iter().find(|(own, other)| own != other) {
         note(format!(

@@ -24,8 +24,7 @@ const SMALL: &[&str] = &[
     "train.linear_baseline=false",
 ];
 /// The same with experts.
-const EXPERTS: &[&str] =
-    &["model.moe.hidden=16", "model.moe.experts=4", "model.moe.placement=1"];
+const EXPERTS: &[&str] = &["model.moe.hidden=16", "model.moe.experts=4", "model.moe.placement=1"];
 
 fn omma(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = cargo_bin_cmd!("omma");
@@ -116,7 +115,12 @@ fn every_kind_of_system_can_be_judged_alone_and_together() {
     let with = |more: &[&'static str]| [EXPERTS, more].concat();
     let systems: [(&str, &str, Vec<&str>, usize); 5] = [
         ("plain", "vit", vec![], 1),
-        ("be", "vit", vec!["model.batch_ensemble.placement=1", "model.batch_ensemble.members=3"], 3),
+        (
+            "be",
+            "vit",
+            vec!["model.batch_ensemble.placement=1", "model.batch_ensemble.members=3"],
+            3,
+        ),
         ("mimo", "vmoe", with(&["model.mimo.members=2"]), 2),
         ("mc", "vmoe", with(&["model.moe.dropout=0.2", "model.mc_samples=2"]), 2),
         ("multi", "vmoe", with(&["model.moe.multi_pred=true"]), 2),
@@ -260,7 +264,9 @@ fn a_study_is_done_once_and_its_table_has_every_system() {
     let recipe = |kind: &str| {
         let settings: String =
             SMALL.iter().map(|s| s.replacen('=', " = ", 1) + "\n").collect::<String>();
-        format!("name = \"{kind}\"\nabout = \"small\"\ndata.name = \"world\"\nmodel.preset = \"{kind}-tiny\"\n{settings}")
+        format!(
+            "name = \"{kind}\"\nabout = \"small\"\ndata.name = \"world\"\nmodel.preset = \"{kind}-tiny\"\n{settings}"
+        )
     };
     fs::write(folder.join("mine/vit.toml"), recipe("vit")).unwrap();
     let study = "name = \"mine\"\nabout = \"two\"\nseeds = 2\nbaseline = \"one\"\nshift_samples = 4\n\

@@ -120,7 +120,10 @@ mod tests {
         }
         assert!((OodScore::Entropy.of(&[&[2.0_f32; 8]]) - 8_f64.ln()).abs() < 1e-12);
         let both = OodScore::MaxProbability.of(&[&[50.0, 0.0], &[0.0, 50.0]]);
-        assert!((both - 0.5).abs() < 1e-12, "members that contradict each other are unsure: {both}");
+        assert!(
+            (both - 0.5).abs() < 1e-12,
+            "members that contradict each other are unsure: {both}"
+        );
     }
 
     #[test]

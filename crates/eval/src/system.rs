@@ -85,7 +85,11 @@ impl System {
             let (first, other) = (models[0].config(), model.config());
             let sides = [
                 ("the number of classes", first.classes.to_string(), other.classes.to_string()),
-                ("the side of the images", first.resolution.to_string(), other.resolution.to_string()),
+                (
+                    "the side of the images",
+                    first.resolution.to_string(),
+                    other.resolution.to_string(),
+                ),
                 (
                     "the normalisation of pixels",
                     format!("{:?}", first.normalisation),

@@ -83,7 +83,12 @@ impl Summary {
             count += 1.0;
         }
         let over = |value: f64| value / f64::max(count, 1.0);
-        Self { error: over(sum.error), nll: over(sum.nll), brier: over(sum.brier), ece: over(sum.ece) }
+        Self {
+            error: over(sum.error),
+            nll: over(sum.nll),
+            brier: over(sum.brier),
+            ece: over(sum.ece),
+        }
     }
 }
 

@@ -77,7 +77,9 @@ impl Predict {
                 }
             }
             read += pictures.len();
-            for (path, prediction) in paths.iter().zip(predict(&system, &pictures, &names, self.top)?) {
+            for (path, prediction) in
+                paths.iter().zip(predict(&system, &pictures, &names, self.top)?)
+            {
                 self.show(path, &prediction)?;
             }
         }

@@ -164,7 +164,8 @@ impl StudyCommand {
                 arguments.extend(["--out".to_owned(), out.display().to_string()]);
                 if study.shift_samples > 0 {
                     arguments.push("--shift".to_owned());
-                    arguments.extend(["--shift-samples".to_owned(), study.shift_samples.to_string()]);
+                    arguments
+                        .extend(["--shift-samples".to_owned(), study.shift_samples.to_string()]);
                 }
                 if !self.ood.is_empty() {
                     arguments.extend(["--ood".to_owned(), self.ood.join(",")]);

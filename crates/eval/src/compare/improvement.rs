@@ -118,9 +118,8 @@ impl Difficulty {
 fn solve(mut rows: Vec<Vec<f64>>) -> Option<Vec<f64>> {
     let n = rows.len();
     for column in 0..n {
-        let pivot = (column..n).max_by(|a, b| {
-            rows[*a][column].abs().total_cmp(&rows[*b][column].abs())
-        })?;
+        let pivot =
+            (column..n).max_by(|a, b| rows[*a][column].abs().total_cmp(&rows[*b][column].abs()))?;
         rows.swap(column, pivot);
         if rows[column][column].abs() < 1e-12 {
             return None;

@@ -110,7 +110,10 @@ fn features(
         let member = |said: &crate::system::Said| -> Vec<Vec<f32>> {
             (0..said.members).map(|member| said.by(member).to_vec()).collect()
         };
-        each(Features { members: said.iter().flat_map(member).collect(), labels: batch.labels.clone() });
+        each(Features {
+            members: said.iter().flat_map(member).collect(),
+            labels: batch.labels.clone(),
+        });
         Ok(())
     })
 }
@@ -252,8 +255,7 @@ fn draw(
 }
 
 fn start<'a>(draw: &'a Draw, l2: &[f64]) -> Result<Running<'a>> {
-    let joint: Vec<Probe> =
-        l2.iter().map(|l2| draw.joint.solve(*l2)).collect::<Result<_, _>>()?;
+    let joint: Vec<Probe> = l2.iter().map(|l2| draw.joint.solve(*l2)).collect::<Result<_, _>>()?;
     let (features, labels) = (draw.choosing.joint(), &draw.choosing.labels);
     let accuracies: Vec<f64> =
         joint.iter().map(|probe| probe.accuracy(&features, labels)).collect();
@@ -279,8 +281,7 @@ fn start<'a>(draw: &'a Draw, l2: &[f64]) -> Result<Running<'a>> {
 /// The middle one of the places of the largest value.
 fn middle_best(values: &[f64]) -> usize {
     let best = values.iter().copied().fold(f64::MIN, f64::max);
-    let places: Vec<usize> =
-        (0..values.len()).filter(|place| values[*place] == best).collect();
+    let places: Vec<usize> = (0..values.len()).filter(|place| values[*place] == best).collect();
     places.get(places.len() / 2).copied().unwrap_or(0)
 }
 

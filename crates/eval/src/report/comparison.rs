@@ -120,11 +120,12 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
             let rows = comparison.rows.iter();
             rows.filter(|row| row.kind.experts.is_some() == sparse).filter_map(dot).collect()
         };
-        let groups: Vec<(String, Vec<Dot>)> = [("dense", part(false)), ("with experts", part(true))]
-            .into_iter()
-            .filter(|(_, dots)| !dots.is_empty())
-            .map(|(name, dots)| (name.to_owned(), dots))
-            .collect();
+        let groups: Vec<(String, Vec<Dot>)> =
+            [("dense", part(false)), ("with experts", part(true))]
+                .into_iter()
+                .filter(|(_, dots)| !dots.is_empty())
+                .map(|(name, dots)| (name.to_owned(), dots))
+                .collect();
         (!groups.is_empty()).then(|| {
             let figure = Scatter {
                 title: title.to_owned(),

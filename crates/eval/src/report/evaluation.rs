@@ -38,10 +38,7 @@ pub fn evaluation_page(evaluation: &Evaluation) -> Report {
             ))
             .table(
                 &SCORES,
-                &[
-                    score_row("as it is", &evaluation.summary),
-                    score_row("scaled", &scaled.summary),
-                ],
+                &[score_row("as it is", &evaluation.summary), score_row("scaled", &scaled.summary)],
             );
     }
     if !evaluation.members.is_empty() {
@@ -58,7 +55,10 @@ pub fn evaluation_page(evaluation: &Evaluation) -> Report {
                 (
                     "Disagreement",
                     format!("{:.3}", diversity.disagreement),
-                    format!("× the error; on {} of the images", percent(diversity.disagreement_share)),
+                    format!(
+                        "× the error; on {} of the images",
+                        percent(diversity.disagreement_share)
+                    ),
                 ),
             ]);
         }
@@ -89,7 +89,10 @@ pub fn evaluation_page(evaluation: &Evaluation) -> Report {
                     OodScore::Energy => "the energy of the logits",
                 }
             ))
-            .table(&["data", "images", "AUROC", "AUPR", "FPR at 95 % TPR"], &outside_rows(evaluation))
+            .table(
+                &["data", "images", "AUROC", "AUPR", "FPR at 95 % TPR"],
+                &outside_rows(evaluation),
+            )
             .figures(keep(outside(evaluation)));
     }
     let millions = |count: u64| format!("{:.2} M", count as f64 / 1e6);
@@ -139,10 +142,12 @@ fn reliability(name: &str, bins: &[ReliabilityBin]) -> Series {
 
 fn calibration(evaluation: &Evaluation) -> Vec<Figure> {
     let mut series = vec![reliability("as it is", &evaluation.reliability)];
-    series.extend(evaluation.temperature.iter().map(|scaled| Series {
-        dashed: true,
-        ..reliability("scaled", &scaled.reliability)
-    }));
+    series.extend(
+        evaluation
+            .temperature
+            .iter()
+            .map(|scaled| Series { dashed: true, ..reliability("scaled", &scaled.reliability) }),
+    );
     let diagram = Lines {
         title: "Reliability".to_owned(),
         x_label: "how sure".to_owned(),
@@ -153,13 +158,17 @@ fn calibration(evaluation: &Evaluation) -> Vec<Figure> {
         diagonal: Some("perfect".to_owned()),
         ..Lines::default()
     };
-    let share = |bin: &ReliabilityBin| 100.0 * bin.samples as f64 / evaluation.samples.max(1) as f64;
+    let share =
+        |bin: &ReliabilityBin| 100.0 * bin.samples as f64 / evaluation.samples.max(1) as f64;
     let sureness = Bars {
         title: "How sure predictions are".to_owned(),
         x_label: "mean sureness of the bin".to_owned(),
         y_label: "% of predictions".to_owned(),
         labels: evaluation.reliability.iter().map(|bin| format!("{:.2}", bin.sureness)).collect(),
-        groups: vec![("test images".to_owned(), evaluation.reliability.iter().map(share).collect())],
+        groups: vec![(
+            "test images".to_owned(),
+            evaluation.reliability.iter().map(share).collect(),
+        )],
         reference: None,
     };
     let mut order: Vec<usize> = (0..evaluation.class_errors.len()).collect();
@@ -309,10 +318,7 @@ fn outside(evaluation: &Evaluation) -> Vec<Figure> {
             title: format!("Scores of {name}"),
             x_label: "score: further outside to the right".to_owned(),
             y_label: "% of the images".to_owned(),
-            series: vec![
-                series("test images", &record.inside),
-                series(name, &record.outside),
-            ],
+            series: vec![series("test images", &record.inside), series(name, &record.outside)],
             ..Lines::default()
         };
         figures.push((format!("ood-scores-{}", file_name(name)), histogram.svg()));
