@@ -9,7 +9,6 @@ of the whole process of this project for 10,000 and for 60,000 images.
 import argparse
 import gzip
 import json
-import os
 import statistics
 import subprocess
 import tempfile
@@ -58,11 +57,9 @@ def torch_round(model, pictures, labels, batch):
 
 def our_round(program, run, split):
     command = [program, "eval", run, "--split", split, "--no-temperature", "--json", "--out", run]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0
-    return json.loads(output)["images_per_second"], usage.ru_maxrss * 1024
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    result = json.loads(output)
+    return result["images_per_second"], result["peak_rss_bytes"]
 
 
 def main():

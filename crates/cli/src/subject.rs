@@ -1,9 +1,6 @@
 //! What is judged, and by what: runs, checkpoints, data sets as the user names them.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
@@ -13,7 +10,7 @@ use omma_data::{
 };
 use omma_eval::{Images, System};
 use omma_model::VisionTransformer;
-use omma_train::{Recipe, run::RunFolder};
+use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
 use crate::{commands::load_any, table::note};
 
@@ -84,8 +81,8 @@ pub(crate) fn system(candidates: Vec<Candidate>) -> Result<System> {
 /// The data of an evaluation.
 pub(crate) struct Data {
     pub(crate) spec: DataSpec,
-    /// Share of the training images that was held out of training, if that is known.
-    held_out: Option<f64>,
+    /// Which of its images training held out, if that is known.
+    recipe: Option<DataRecipe>,
 }
 
 impl Data {
@@ -104,13 +101,12 @@ impl Data {
                     other.data.name
                 );
             }
-            let held_out = Some(recipe.data.validation).filter(|share| *share > 0.0);
-            return Ok(Self { spec: recipe.data_spec(), held_out });
+            return Ok(Self { spec: recipe.data_spec(), recipe: Some(recipe.data.clone()) });
         }
         let Some(name) = named else {
             bail!("a checkpoint does not know its data; say what to judge it by with --data");
         };
-        Ok(Self { spec: DataSpec { size: side, ..DataSpec::named(name) }, held_out: None })
+        Ok(Self { spec: DataSpec { size: side, ..DataSpec::named(name) }, recipe: None })
     }
 
     /// A split of it; only the first samples that `limit` allows, evenly spread.
@@ -121,9 +117,8 @@ impl Data {
 
     /// Training images that no model has learned from: those that the runs held out.
     pub(crate) fn held_out(&self) -> Result<Option<Images>> {
-        let Some(share) = self.held_out else { return Ok(None) };
-        let all = formats::open(&self.spec, Split::Train)?;
-        let (_, held) = Selection::hold_out(&all, share);
+        let Some(recipe) = &self.recipe else { return Ok(None) };
+        let (_, held) = recipe.parts(&formats::open(&self.spec, Split::Train)?);
         let name = format!("held-out images of {}", self.spec.name);
         Ok((!held.is_empty()).then(|| Images::new(name, held)))
     }
@@ -136,13 +131,7 @@ fn same_data(name: &str, known: &str) -> bool {
 }
 
 fn limited(data: Shared, limit: Option<usize>) -> Shared {
-    match limit {
-        Some(limit) if limit < data.len() => {
-            let indices = (0..limit).map(|place| place * data.len() / limit).collect();
-            Arc::new(Selection::new(data, indices))
-        }
-        _ => data,
-    }
+    limit.map_or_else(|| data.clone(), |limit| Selection::spread(&data, limit))
 }
 
 /// A data set from outside: `NAME=PATH`, or a path alone, or a name of the built-in ones.

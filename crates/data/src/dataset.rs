@@ -75,6 +75,16 @@ impl Selection {
         Self { of, indices }
     }
 
+    /// At most so many samples, evenly spread over the data set.
+    pub fn spread(of: &Shared, samples: usize) -> Shared {
+        let all = of.len();
+        if samples >= all {
+            return of.clone();
+        }
+        let indices = (0..samples).map(|place| place * all / samples).collect();
+        Arc::new(Self::new(of.clone(), indices))
+    }
+
     /// Two parts of a data set: most of it, and about `share` of it held out, evenly spread, so that a
     /// data set sorted by class loses some of every class.
     pub fn hold_out(of: &Shared, share: f64) -> (Shared, Shared) {
@@ -113,6 +123,15 @@ mod tests {
         let (most, held) = Selection::hold_out(&world, share);
         assert_eq!(most.len() + held.len(), samples);
         (most.len(), held.len())
+    }
+
+    #[test]
+    fn a_few_samples_are_spread_evenly() {
+        let world: Shared = Arc::new(World::new(1, 8, 10, Split::Train, Variant::Usual));
+        let few = Selection::spread(&world, 4);
+        let expected = [0, 2, 5, 7].map(|index| world.get(index).unwrap());
+        assert_eq!((0..few.len()).map(|i| few.get(i).unwrap()).collect::<Vec<_>>(), expected);
+        assert_eq!(Selection::spread(&world, 99).len(), 10);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
+use omma_data::Selection;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::Result,
     metrics::largest,
     ood::{OodRecord, OodScore},
-    shift::{Shift, ShiftProtocol, shift, spread},
+    shift::{Shift, ShiftProtocol, shift},
     stream::{Images, Watcher},
     system::{System, SystemCost, SystemKind},
     tally::{Binning, DiversityRecord, ReliabilityBin, Summary, Tally, average},
@@ -84,6 +85,8 @@ pub struct Evaluation {
     pub cost: SystemCost,
     /// Test images per second, reading included.
     pub images_per_second: f64,
+    /// The most memory that the process held, where the system says it.
+    pub peak_rss_bytes: Option<u64>,
 }
 
 /// Judges a system.
@@ -160,6 +163,7 @@ pub fn evaluate(
         ood_score: protocol.ood_score,
         cost: system.cost()?,
         images_per_second,
+        peak_rss_bytes: omma_kernels::memory::peak(),
     })
 }
 
@@ -171,7 +175,7 @@ fn fit_temperature(
     watcher: &mut dyn Watcher,
 ) -> Result<(f64, usize)> {
     system.check_classes(&images.name, images.data.classes().len())?;
-    let images = Images { data: spread(&images.data, VALIDATION), ..images.clone() };
+    let images = Images { data: Selection::spread(&images.data, VALIDATION), ..images.clone() };
     watcher.begins("held-out images, for the temperature", images.data.len());
     let mut validation = Validation::default();
     images.predictions(system, batch, watcher, |logits, label| validation.add(logits, label))?;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use omma_data::{
-    Picture, Selection, Shared,
+    Picture, Selection,
     corrupt::{Corruption, SEVERITIES},
 };
 use omma_routing::Seed;
@@ -53,16 +53,6 @@ pub struct Shift {
     pub corruptions: BTreeMap<String, ShiftRecord>,
 }
 
-/// At most so many samples of a data set, evenly spread over it.
-pub(crate) fn spread(data: &Shared, samples: usize) -> Shared {
-    let all = data.len();
-    if samples >= all {
-        return data.clone();
-    }
-    let indices = (0..samples).map(|place| place * all / samples).collect();
-    Arc::new(Selection::new(data.clone(), indices))
-}
-
 /// Scores of a system under every corruption.
 pub(crate) fn shift(
     system: &System,
@@ -72,7 +62,7 @@ pub(crate) fn shift(
     batch: usize,
     watcher: &mut dyn Watcher,
 ) -> Result<Shift> {
-    let data = spread(&test.data, protocol.samples.max(1));
+    let data = Selection::spread(&test.data, protocol.samples.max(1));
     let seed = Seed::new(protocol.seed).named("shift");
     let mut corruptions = BTreeMap::new();
     for corruption in Corruption::ALL {

@@ -35,6 +35,7 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         ood_score: OodScore::default(),
         cost: SystemCost { parameters: 10, forward_macs: flops / 6, training_flops: flops },
         images_per_second: 1.0,
+        peak_rss_bytes: None,
         kind,
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     linear::linear_baseline,
     recipe::Recipe,
     report::report,
-    run::{Best, RunFolder, peak_memory},
+    run::{Best, RunFolder},
     trainer::{Observer, Trained},
 };
 
@@ -81,7 +81,7 @@ pub fn finish(
         best_validation: trained.progress.best,
         train_seconds: trained.progress.seconds,
         images_per_second: images / trained.progress.seconds.max(1e-9),
-        peak_rss_bytes: peak_memory(),
+        peak_rss_bytes: omma_kernels::memory::peak(),
         routing: test.routing.clone(),
     };
     observer.doing("writing the report");

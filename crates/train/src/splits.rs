@@ -1,6 +1,6 @@
 //! The images of a run, and what each part of them is for.
 
-use omma_data::{Selection, Shared, Split, formats};
+use omma_data::{Shared, Split, formats};
 
 use crate::{
     error::Result,
@@ -37,7 +37,7 @@ impl Splits {
             )));
         }
         recipe.model.classes = all.classes().len();
-        let (train, validation) = Selection::hold_out(&all, recipe.data.validation);
+        let (train, validation) = recipe.data.parts(&all);
         Ok(Self { train, validation, test })
     }
 }

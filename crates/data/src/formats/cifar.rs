@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::read_maybe_gz;
+use super::records::{Records, Unpacked};
 use crate::{
     dataset::{Dataset, Sample, Split},
     error::{DataError, Result},
@@ -21,41 +21,48 @@ pub enum CifarKind {
     Hundred,
 }
 
-/// All images of a split, in memory.
+/// All images of a split. The labels are in memory, the images stay in their files.
 #[derive(Debug)]
 pub struct Cifar {
     kind: CifarKind,
     classes: Vec<String>,
-    records: Vec<u8>,
+    labels: Vec<u8>,
+    /// Every file, with the number of its first image.
+    files: Vec<(usize, Records)>,
 }
 
 impl Cifar {
-    /// Reads files of records, gzip or not, one after the other.
+    /// Opens files of records, gzip or not, one after the other.
     pub fn read(kind: CifarKind, files: &[PathBuf], classes: Vec<String>) -> Result<Self> {
         let size = kind.record();
-        let mut records = Vec::new();
-        for file in files {
-            let bytes = read_maybe_gz(file)?;
-            if bytes.is_empty() || bytes.len() % size != 0 {
-                let why =
-                    format!("{} bytes are not a whole number of records of {size}", bytes.len());
-                return Err(DataError::Format { path: file.clone(), why });
+        let mut labels = Vec::new();
+        let mut opened = Vec::new();
+        for path in files {
+            let file = Unpacked::open(path)?;
+            let length = file.left();
+            if length == 0 || length % size as u64 != 0 {
+                let why = format!("{length} bytes are not a whole number of records of {size}");
+                return Err(DataError::Format { path: path.clone(), why });
             }
-            records.extend(bytes);
+            let (first, records) = (labels.len(), file.records(size));
+            for index in 0..records.len() {
+                labels.push(records.get(index)?[kind.label()]);
+            }
+            opened.push((first, records));
         }
-        let labels = records.chunks_exact(size).map(|record| record[kind.label()] as usize);
-        let most = labels.clone().max().unwrap_or(0) + 1;
+        let most = labels.iter().max().map_or(1, |label| *label as usize + 1);
         let classes = match classes.len() {
             0 => (0..most.max(if kind == CifarKind::Ten { 10 } else { 100 }))
                 .map(|i| i.to_string())
                 .collect(),
             _ => classes,
         };
-        if let Some((index, label)) = labels.enumerate().find(|(_, label)| *label >= classes.len())
-        {
+        let unknown = |label: &u8| *label as usize >= classes.len();
+        if let Some(index) = labels.iter().position(unknown) {
+            let label = labels[index] as usize;
             return Err(DataError::Label { index, label, classes: classes.len() });
         }
-        Ok(Self { kind, classes, records })
+        Ok(Self { kind, classes, labels, files: opened })
     }
 
     /// A split of the folder as it is published (`data_batch_1.bin`, or `train.bin`).
@@ -120,17 +127,17 @@ impl Dataset for Cifar {
     }
 
     fn len(&self) -> usize {
-        self.records.len() / self.kind.record()
+        self.labels.len()
     }
 
     fn get(&self, index: usize) -> Result<Sample> {
-        let size = self.kind.record();
-        let record = &self.records[index * size..(index + 1) * size];
-        let label = record[self.kind.label()] as usize;
+        let after = self.files.partition_point(|(first, _)| *first <= index);
+        let (first, records) = &self.files[after - 1];
+        let record = records.get(index - first)?;
         let planes = &record[self.kind.label() + 1..];
         let pixels = (0..PLANE).flat_map(|i| [planes[i], planes[PLANE + i], planes[2 * PLANE + i]]);
         let picture = Picture { width: SIDE, height: SIDE, pixels: pixels.collect() };
-        Ok(Sample::new(picture, label))
+        Ok(Sample::new(picture, self.labels[index] as usize))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 /// Numbers above this are names of something, not places in a list.
-const LARGEST_NUMBER: usize = 99_999;
+pub(super) const LARGEST_NUMBER: usize = 99_999;
 
 /// The classes that labels speak of. Numbers keep their value; anything else is sorted.
 pub(super) fn classes<'a>(labels: impl Iterator<Item = &'a str>) -> Vec<String> {

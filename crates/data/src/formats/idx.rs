@@ -2,19 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use super::read_maybe_gz;
+use super::records::{Records, Unpacked};
 use crate::{
     dataset::{Dataset, Sample, Split},
     error::{DataError, Result},
     picture::Picture,
 };
 
-/// Grey images with labels, in memory.
+/// Grey images with labels. The labels are in memory, the images stay in their file.
 #[derive(Debug)]
 pub struct Idx {
     rows: usize,
     columns: usize,
-    pixels: Vec<u8>,
+    /// One per image, `[rows, columns]`.
+    images: Records,
     labels: Vec<u8>,
     classes: Vec<String>,
 }
@@ -34,7 +35,7 @@ const FASHION: [&str; 10] = [
 ];
 
 impl Idx {
-    /// Reads a file of images and one of labels, gzip or not.
+    /// Opens a file of images and one of labels, gzip or not.
     pub fn read(images: &Path, labels: &Path) -> Result<Self> {
         let fault = |path: &Path, why: String| DataError::Format { path: path.into(), why };
         let (sizes, pixels) = parse(images)?;
@@ -44,20 +45,23 @@ impl Idx {
         if *rows == 0 || *columns == 0 {
             return Err(fault(images, format!("images of {rows} × {columns} pixels")));
         }
-        let (label_sizes, values) = parse(labels)?;
+        let (label_sizes, mut values) = parse(labels)?;
         if label_sizes != [*count] {
             return Err(fault(labels, format!("{label_sizes:?} labels for {count} images")));
         }
         if *count == 0 {
             return Err(fault(images, "it has no images".to_owned()));
         }
+        let labels = values.read(*count)?;
         let fashion = images.to_string_lossy().contains("fashion");
-        let most = values.iter().max().map_or(0, |label| *label as usize + 1);
+        let most = labels.iter().max().map_or(0, |label| *label as usize + 1);
         let classes = match fashion && most <= 10 {
             true => FASHION.map(str::to_owned).to_vec(),
             false => (0..most.max(10)).map(|i| i.to_string()).collect(),
         };
-        Ok(Self { rows: *rows, columns: *columns, pixels, labels: values, classes })
+        let (rows, columns) = (*rows as usize, *columns as usize);
+        let images = pixels.records(rows * columns);
+        Ok(Self { rows, columns, images, labels, classes })
     }
 
     /// The files of a split in a folder, by the names that the family uses.
@@ -80,27 +84,26 @@ impl Idx {
     }
 }
 
-/// Sizes and bytes of a file of unsigned bytes.
-fn parse(path: &Path) -> Result<(Vec<usize>, Vec<u8>)> {
+/// Sizes of a file of unsigned bytes, and the file, read up to its data.
+fn parse(path: &Path) -> Result<(Vec<u64>, Unpacked)> {
     let fault = |why: String| DataError::Format { path: path.into(), why };
-    let bytes = read_maybe_gz(path)?;
-    let [0, 0, 8, axes, rest @ ..] = bytes.as_slice() else {
+    let mut file = Unpacked::open(path)?;
+    let [0, 0, 8, axes] = file.read(4)?[..] else {
         return Err(fault("it does not begin like an IDX file of bytes".to_owned()));
     };
-    let axes = *axes as usize;
-    if rest.len() < 4 * axes {
+    let header = file.read(4 * u64::from(axes))?;
+    if header.len() < 4 * axes as usize {
         return Err(fault("it ends inside its header".to_owned()));
     }
-    let (header, data) = rest.split_at(4 * axes);
-    let sizes: Vec<usize> = header
+    let sizes: Vec<u64> = header
         .chunks_exact(4)
-        .map(|size| u32::from_be_bytes(size.try_into().expect("four bytes")) as usize)
+        .map(|size| u32::from_be_bytes(size.try_into().expect("four bytes")).into())
         .collect();
-    let expected = sizes.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
-    if expected != Some(data.len()) {
-        return Err(fault(format!("{sizes:?} values are promised, {} are there", data.len())));
+    let expected = sizes.iter().try_fold(1u64, |n, size| n.checked_mul(*size));
+    if expected != Some(file.left()) {
+        return Err(fault(format!("{sizes:?} values are promised, {} are there", file.left())));
     }
-    Ok((sizes, data.to_vec()))
+    Ok((sizes, file))
 }
 
 impl Dataset for Idx {
@@ -113,9 +116,7 @@ impl Dataset for Idx {
     }
 
     fn get(&self, index: usize) -> Result<Sample> {
-        let size = self.rows * self.columns;
-        let grey = &self.pixels[index * size..(index + 1) * size];
-        let picture = Picture::from_grey(self.columns, self.rows, grey);
+        let picture = Picture::from_grey(self.columns, self.rows, &self.images.get(index)?);
         Ok(Sample::new(picture, self.labels[index] as usize))
     }
 }

@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+#[cfg(feature = "parquet")]
+use super::parquet::open_split as open_parquet_files;
 use super::{Cifar, CsvFile, Idx, ImageFolder, WebDataset, expand_braces};
 use crate::{
     dataset::{Dataset, Selection, Shared, Split},
@@ -75,7 +77,7 @@ fn find(spec: &DataSpec, split: Split) -> Result<Shared> {
     }
     Err(DataError::NotFound(format!(
         "there is no data at {}; write world, fashion-mnist, or the path of a folder of classes, of \
-         CIFAR or IDX files, of a .csv file, or of .tar shards",
+         CIFAR or IDX files, of a .csv file, of .tar shards, or of .parquet files",
         spec.name
     )))
 }
@@ -104,8 +106,11 @@ fn open_path(path: &Path, split: Split) -> Result<Shared> {
     if is("tar") {
         return Ok(tenth(Arc::new(WebDataset::read(&[path.to_owned()])?), split));
     }
+    if is("parquet") && path.is_file() {
+        return open_parquet_files(path, vec![path.to_owned()], split);
+    }
     if path.is_file() {
-        let why = "a single file is a .csv, a .tsv or a .tar".to_owned();
+        let why = "a single file is a .csv, a .tsv, a .tar or a .parquet".to_owned();
         return Err(DataError::Format { path: path.into(), why });
     }
     let inner = ["cifar-10-batches-bin", "cifar-100-binary"].map(|name| path.join(name));
@@ -122,6 +127,9 @@ fn open_path(path: &Path, split: Split) -> Result<Shared> {
         return Ok(data);
     }
     if let Some(data) = open_shards(path, split)? {
+        return Ok(data);
+    }
+    if let Some(data) = open_parquet(path, split)? {
         return Ok(data);
     }
     let folder = |split| ImageFolder::split(path, split);
@@ -156,14 +164,7 @@ fn open_tables(path: &Path, split: Split) -> Result<Option<Shared>> {
 
 /// All archives of a folder; with `test` or `val` in its name, an archive is for testing.
 fn open_shards(path: &Path, split: Split) -> Result<Option<Shared>> {
-    let mut shards = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(DataError::io(path))? {
-        let shard = entry.map_err(DataError::io(path))?.path();
-        if shard.extension().is_some_and(|end| end.eq_ignore_ascii_case("tar")) {
-            shards.push(shard);
-        }
-    }
-    shards.sort();
+    let shards = files(path, "tar")?;
     let for_testing = |shard: &PathBuf| {
         let name = shard.file_name().unwrap_or_default().to_string_lossy();
         name.contains("test") || name.contains("val")
@@ -182,12 +183,43 @@ fn open_shards(path: &Path, split: Split) -> Result<Option<Shared>> {
     }
 }
 
-fn tenth(data: Shared, split: Split) -> Shared {
+/// The parquet files of a folder, or of its folder `data`.
+fn open_parquet(path: &Path, split: Split) -> Result<Option<Shared>> {
+    let mut found = files(path, "parquet")?;
+    let inner = path.join("data");
+    if found.is_empty() && inner.is_dir() {
+        found = files(&inner, "parquet")?;
+    }
+    if found.is_empty() { Ok(None) } else { open_parquet_files(path, found, split).map(Some) }
+}
+
+#[cfg(not(feature = "parquet"))]
+fn open_parquet_files(path: &Path, _: Vec<PathBuf>, _: Split) -> Result<Shared> {
+    let why = "this program was built without parquet; build it with `--features parquet`";
+    Err(DataError::Format { path: path.into(), why: why.to_owned() })
+}
+
+/// Files of a folder whose names end like this, in order.
+fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(DataError::io(folder))? {
+        let file = entry.map_err(DataError::io(folder))?.path();
+        if file.extension().is_some_and(|end| end.eq_ignore_ascii_case(ending)) {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Most of a data set without splits, or the tenth that is for testing.
+pub(super) fn tenth(data: Shared, split: Split) -> Shared {
     let (most, tenth) = Selection::hold_out(&data, 0.1);
     if split == Split::Train { most } else { tenth }
 }
 
-fn empty(path: &Path, split: Split) -> DataError {
+/// That a split has nothing in it.
+pub(super) fn empty(path: &Path, split: Split) -> DataError {
     DataError::EmptySplit { path: path.into(), split: split.name() }
 }
 
@@ -302,6 +334,19 @@ mod tests {
         fs::copy(root.join("train-0.tar"), root.join("val-0.tar")).unwrap();
         assert_eq!(opened(root, Split::Train).unwrap().len(), 20);
         assert_eq!(opened(root, Split::Test).unwrap().len(), 20);
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    #[test]
+    fn parquet_files_name_the_feature_that_reads_them() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("data/train-00000-of-00001.parquet");
+        fs::create_dir(root.path().join("data")).unwrap();
+        fs::write(&file, "PAR1").unwrap();
+        for path in [root.path(), &file] {
+            let message = opened(path, Split::Train).err().unwrap().to_string();
+            assert!(message.contains("--features parquet"), "{message}");
+        }
     }
 
     #[test]

@@ -102,6 +102,10 @@ pub fn evaluation_page(evaluation: &Evaluation) -> Report {
         ("multiply-adds per image", millions(cost.forward_macs)),
         ("training FLOPs per image", millions(cost.training_flops)),
         ("speed of this evaluation", format!("{:.0} images/s", evaluation.images_per_second)),
+        (
+            "peak memory",
+            evaluation.peak_rss_bytes.map_or("—".to_owned(), |b| format!("{} MiB", b >> 20)),
+        ),
     ];
     let rows: Vec<Vec<String>> =
         rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();

@@ -9,7 +9,7 @@ mod file;
 use std::path::PathBuf;
 
 use omma_data::{
-    Pixels, TrainOptions,
+    Pixels, Selection, Shared, TrainOptions,
     augment::{Augmentation, Mixing},
     formats::DataSpec,
 };
@@ -35,6 +35,8 @@ pub struct DataRecipe {
     pub test_samples: usize,
     /// Seed of the built-in world; another one is another world.
     pub world_seed: u64,
+    /// Training images that are used at most, evenly spread over the data; 0 for all of them.
+    pub limit: usize,
     /// Share of the training images that is held out to choose the best checkpoint by.
     pub validation: f64,
     /// Share of files that may be unreadable before the run stops.
@@ -52,11 +54,23 @@ impl Default for DataRecipe {
             train_samples: 100_000,
             test_samples: 2_000,
             world_seed: 0,
+            limit: 0,
             validation: 0.02,
             bad_share: 0.01,
             workers: 2,
             prefetch: 2,
         }
+    }
+}
+
+impl DataRecipe {
+    /// The images to learn from and those held out of them, of all training images.
+    pub fn parts(&self, all: &Shared) -> (Shared, Shared) {
+        let used = match self.limit {
+            0 => all.clone(),
+            limit => Selection::spread(all, limit),
+        };
+        Selection::hold_out(&used, self.validation)
     }
 }
 

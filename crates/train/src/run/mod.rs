@@ -30,7 +30,7 @@ use serde::Serialize;
 
 pub use self::{
     checkpoints::{Checkpoints, step_name},
-    environment::{Environment, peak_memory},
+    environment::Environment,
     state::{Best, Progress, State},
 };
 use crate::{
