@@ -30,6 +30,10 @@ impl Dataset for Memory {
         self.samples.len()
     }
 
+    fn label(&self, index: usize) -> usize {
+        self.samples[index].label
+    }
+
     fn get(&self, index: usize) -> Result<Sample> {
         Ok(Sample::new(self.samples[index].picture.clone(), self.samples[index].label))
     }

@@ -37,6 +37,9 @@ pub trait Dataset: Send + Sync {
         self.len() == 0
     }
 
+    /// The class of a sample, without its image.
+    fn label(&self, index: usize) -> usize;
+
     /// A sample. An error is about this one alone; others may still be read.
     fn get(&self, index: usize) -> Result<Sample>;
 }
@@ -106,6 +109,10 @@ impl Dataset for Selection {
 
     fn len(&self) -> usize {
         self.indices.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        self.of.label(self.indices[index])
     }
 
     fn get(&self, index: usize) -> Result<Sample> {

@@ -130,6 +130,10 @@ impl Dataset for Cifar {
         self.labels.len()
     }
 
+    fn label(&self, index: usize) -> usize {
+        self.labels[index] as usize
+    }
+
     fn get(&self, index: usize) -> Result<Sample> {
         let after = self.files.partition_point(|(first, _)| *first <= index);
         let (first, records) = &self.files[after - 1];

@@ -91,6 +91,10 @@ impl Dataset for CsvFile {
         self.rows.len()
     }
 
+    fn label(&self, index: usize) -> usize {
+        self.rows[index].1
+    }
+
     fn get(&self, index: usize) -> Result<Sample> {
         let (file, label, caption) = &self.rows[index];
         Ok(Sample { caption: caption.clone(), ..Sample::new(Picture::open(file)?, *label) })

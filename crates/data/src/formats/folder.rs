@@ -105,6 +105,10 @@ impl Dataset for ImageFolder {
         self.files.len()
     }
 
+    fn label(&self, index: usize) -> usize {
+        self.files[index].1
+    }
+
     fn get(&self, index: usize) -> Result<Sample> {
         let (file, label) = &self.files[index];
         Ok(Sample::new(Picture::open(file)?, *label))

@@ -115,6 +115,10 @@ impl Dataset for Idx {
         self.labels.len()
     }
 
+    fn label(&self, index: usize) -> usize {
+        self.labels[index] as usize
+    }
+
     fn get(&self, index: usize) -> Result<Sample> {
         let picture = Picture::from_grey(self.columns, self.rows, &self.images.get(index)?);
         Ok(Sample::new(picture, self.labels[index] as usize))

@@ -186,6 +186,10 @@ impl Dataset for WebDataset {
         self.samples.len()
     }
 
+    fn label(&self, index: usize) -> usize {
+        self.samples[index].label
+    }
+
     fn get(&self, index: usize) -> Result<Sample> {
         let Entry { image, label, caption, name } = &self.samples[index];
         let path = &self.shards[image.shard];

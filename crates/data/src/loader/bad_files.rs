@@ -107,6 +107,10 @@ mod tests {
             10_000
         }
 
+        fn label(&self, _: usize) -> usize {
+            0
+        }
+
         fn get(&self, index: usize) -> Result<Sample> {
             match index.is_multiple_of(self.0) {
                 true => Err(DataError::NotFound(format!("hole {index}"))),

@@ -151,6 +151,10 @@ mod tests {
             self.0.len()
         }
 
+        fn label(&self, index: usize) -> usize {
+            self.0.label(index)
+        }
+
         fn get(&self, index: usize) -> Result<Sample> {
             match index < self.1 {
                 true => Err(DataError::NotFound(format!("hole {index}"))),

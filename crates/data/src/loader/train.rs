@@ -268,6 +268,10 @@ mod tests {
             self.classes.len()
         }
 
+        fn label(&self, index: usize) -> usize {
+            index.min(self.highest)
+        }
+
         fn get(&self, index: usize) -> Result<Sample> {
             match self.holes.contains(&index) {
                 true => Err(DataError::NotFound(format!("hole {index}"))),
@@ -368,6 +372,10 @@ mod tests {
 
         fn len(&self) -> usize {
             self.0.len()
+        }
+
+        fn label(&self, index: usize) -> usize {
+            self.0.label(index)
         }
 
         fn get(&self, index: usize) -> Result<Sample> {

@@ -70,6 +70,10 @@ impl Dataset for World {
         self.samples
     }
 
+    fn label(&self, index: usize) -> usize {
+        self.scene(index).class().unwrap_or(0)
+    }
+
     fn get(&self, index: usize) -> Result<Sample> {
         let scene = self.scene(index);
         let (picture, mask) = scene.draw(self.size);

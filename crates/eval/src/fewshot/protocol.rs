@@ -193,10 +193,7 @@ pub fn few_shot(
 fn order_by_class(train: &Images, shots: &[usize]) -> Result<Vec<Vec<usize>>> {
     let mut by_class = vec![Vec::new(); train.data.classes().len()];
     for index in 0..train.data.len() {
-        // A file that cannot be read is no shot.
-        if let Ok(sample) = train.data.get(index)
-            && let Some(of_class) = by_class.get_mut(sample.label)
-        {
+        if let Some(of_class) = by_class.get_mut(train.data.label(index)) {
             of_class.push(index);
         }
     }

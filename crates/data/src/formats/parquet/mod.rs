@@ -160,6 +160,10 @@ impl Dataset for Parquet {
         self.labels.len()
     }
 
+    fn label(&self, index: usize) -> usize {
+        self.labels[index]
+    }
+
     fn get(&self, index: usize) -> Result<Sample> {
         let (bytes, name) = self.images.get(index)?;
         let picture = Picture::decode(bytes.data(), &name)?;
