@@ -22,6 +22,8 @@ pub(crate) struct Candidate {
     pub(crate) recipe: Option<Recipe>,
     /// Names of the classes, if it is a run.
     pub(crate) classes: Option<Vec<String>>,
+    /// Whether it is a run that has not come to its end.
+    pub(crate) unfinished: bool,
 }
 
 impl Candidate {
@@ -31,12 +33,14 @@ impl Candidate {
         let device = Device::flex();
         if !path.join("recipe.toml").is_file() {
             let model = load_any(path, &device)?;
-            return Ok(Self { path: path.to_owned(), model, recipe: None, classes: None });
+            let (path, recipe, classes) = (path.to_owned(), None, None);
+            return Ok(Self { path, model, recipe, classes, unfinished: false });
         }
         let (run, recipe) = RunFolder::open(path)?;
-        let model = match run.file("model.safetensors").exists() {
-            true => load_any(path, &device)?,
-            false => {
+        let unfinished = !run.is_finished();
+        let model = match unfinished {
+            false => load_any(path, &device)?,
+            true => {
                 let checkpoints = run.checkpoints();
                 let step = checkpoints.best().map(|best| best.step);
                 let Some(step) = step.or_else(|| checkpoints.steps().last().copied()) else {
@@ -48,7 +52,7 @@ impl Candidate {
         };
         let names = std::fs::read(run.file("classes.json")).ok();
         let classes = names.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Ok(Self { path: path.to_owned(), model, recipe: Some(recipe), classes })
+        Ok(Self { path: path.to_owned(), model, recipe: Some(recipe), classes, unfinished })
     }
 
     /// The last part of its path.
@@ -101,18 +105,30 @@ impl Data {
                     other.data.name
                 );
             }
-            return Ok(Self { spec: recipe.data_spec(), recipe: Some(recipe.data.clone()) });
+            // An image that one model held out may be one that another has learned from.
+            let all_held_out = candidates.iter().all(|one| {
+                one.recipe.as_ref().is_some_and(|other| same_parts(&other.data, &recipe.data))
+            });
+            let held_out = all_held_out.then(|| recipe.data.clone());
+            return Ok(Self { spec: recipe.data_spec(), recipe: held_out });
         }
         let Some(name) = named else {
             bail!("a checkpoint does not know its data; say what to judge it by with --data");
         };
-        Ok(Self { spec: DataSpec { size: side, ..DataSpec::named(name) }, recipe: None })
+        // As runs remember it, so that evaluations of both can be compared.
+        let whole = std::fs::canonicalize(name).ok().filter(|_| !name.starts_with("world"));
+        let name = whole.map_or(name.to_owned(), |path| path.to_string_lossy().into_owned());
+        Ok(Self { spec: DataSpec { size: side, ..DataSpec::named(&name) }, recipe: None })
     }
 
     /// A split of it; only the first samples that `limit` allows, evenly spread.
     pub(crate) fn images(&self, split: Split, limit: Option<usize>) -> Result<Images> {
         let data = formats::open(&self.spec, split)?;
-        Ok(Images::new(self.spec.name.clone(), limited(data, limit)))
+        let name = match split {
+            Split::Test => self.spec.name.clone(),
+            Split::Train => format!("{} (training images)", self.spec.name),
+        };
+        Ok(Images::new(name, limited(data, limit)))
     }
 
     /// Training images that no model has learned from: those that the runs held out.
@@ -122,6 +138,15 @@ impl Data {
         let name = format!("held-out images of {}", self.spec.name);
         Ok((!held.is_empty()).then(|| Images::new(name, held)))
     }
+}
+
+/// Whether two recipes hold the same images out.
+fn same_parts(a: &DataRecipe, b: &DataRecipe) -> bool {
+    let parts = |data: &DataRecipe| {
+        let DataRecipe { name, train_samples, world_seed, limit, validation, .. } = data.clone();
+        (name, train_samples, world_seed, limit, validation.to_bits())
+    };
+    parts(a) == parts(b)
 }
 
 /// A run remembers the whole path.
@@ -134,15 +159,42 @@ fn limited(data: Shared, limit: Option<usize>) -> Shared {
     limit.map_or_else(|| data.clone(), |limit| Selection::spread(&data, limit))
 }
 
-/// A data set from outside: `NAME=PATH`, or a path alone, or a name of the built-in ones.
-pub(crate) fn outside(text: &str, side: usize, limit: Option<usize>) -> Result<Images> {
-    let (name, path) = match text.split_once('=') {
+/// Name and path of a data set from outside: `NAME=PATH`, a path alone, or a built-in name.
+fn outside_parts(text: &str) -> (String, &str) {
+    match text.split_once('=').filter(|_| !Path::new(text).exists()) {
         Some((name, path)) => (name.to_owned(), path),
         None => {
             let last = Path::new(text).file_name().map(|name| name.to_string_lossy().into_owned());
             (last.unwrap_or_else(|| text.to_owned()), text)
         }
-    };
+    }
+}
+
+/// What a data set from outside is called.
+pub(crate) fn outside_name(text: &str) -> String {
+    outside_parts(text).0
+}
+
+/// Data sets from outside, each with a name of its own.
+pub(crate) fn outside_sets(
+    texts: &[String],
+    side: usize,
+    limit: Option<usize>,
+) -> Result<Vec<Images>> {
+    for (place, text) in texts.iter().enumerate() {
+        let same = |other: &&String| outside_name(other) == outside_name(text);
+        if let Some(other) = texts[..place].iter().find(same) {
+            bail!(
+                "{other} and {text} would both be called {}; name them as NAME=PATH",
+                outside_name(text)
+            );
+        }
+    }
+    texts.iter().map(|text| outside(text, side, limit)).collect()
+}
+
+fn outside(text: &str, side: usize, limit: Option<usize>) -> Result<Images> {
+    let (name, path) = outside_parts(text);
     let spec = DataSpec { size: side, ..DataSpec::named(path) };
     let data = formats::open(&spec, Split::Test)
         .or_else(|error| formats::open(&spec, Split::Train).map_err(|_| error))
@@ -152,16 +204,17 @@ pub(crate) fn outside(text: &str, side: usize, limit: Option<usize>) -> Result<I
 
 /// Warns where the names of a model's classes are not those of the data.
 pub(crate) fn compare_names(candidates: &[Candidate], data: &Images) {
-    let names = candidates.iter().find_map(|candidate| candidate.classes.as_ref());
-    let Some(names) = names.filter(|names| names.len() == data.data.classes().len()) else {
-        return;
-    };
-    let pairs = names.iter().zip(data.data.classes());
-    if let Some((own, other)) = pairs.into_iter().find(|(own, other)| own != other) {
-        note(format!(
-            "warning: the model's class \"{own}\" stands where {} has \"{other}\"; the figures mean \
-             little if these are not the same",
-            data.name
-        ));
+    let classes = data.data.classes();
+    for candidate in candidates {
+        let names = candidate.classes.as_deref().unwrap_or_default();
+        let mut pairs = names.iter().zip(classes).filter(|_| names.len() == classes.len());
+        if let Some((own, other)) = pairs.find(|(own, other)| own != other) {
+            note(format!(
+                "warning: class \"{own}\" of {} stands where {} has \"{other}\"; the figures mean \
+                 little if these are not the same",
+                candidate.name(),
+                data.name
+            ));
+        }
     }
 }

@@ -236,6 +236,8 @@ fn bad_input_is_named_on_both_sides_and_nothing_is_written() {
     assert!(message.contains("two") && message.contains("no test images"), "{message}");
     assert!(judged(&["--data", "nowhere"]).contains("nowhere"));
     assert!(judged(&["--ood", "far=nowhere"]).contains("far"));
+    let message = judged(&["--ood", "x=world-near-ood,x=world-far-ood"]);
+    assert!(message.contains("both be called x"), "{message}");
     fs::write(folder.join("labels.csv"), "path,label\ntwo/train/ant/a.png,12\n").unwrap();
     judged(&["--data", "labels.csv"]);
 
@@ -287,6 +289,12 @@ fn a_study_is_done_once_and_its_table_has_every_system() {
     let again = run(&[]).assert().success().get_output().clone();
     let said = String::from_utf8(again.stderr).unwrap();
     assert!(said.contains("4 of 4 are done already"), "{said}");
+    let other = error(run(&["--set", "train.steps=5"]));
+    assert!(other.contains("train.steps=5") && other.contains("--out"), "{other}");
+    assert!(error(run(&["--ood", "far=nowhere"])).contains("nowhere"));
+    // Data from outside that was not looked at yet makes for new evaluations, not for new trainings.
+    let more = json(run(&["--json", "--ood", "near=world-near-ood"]));
+    assert!(more["rows"][0]["auroc"]["near"]["mean"].is_number());
     fs::write(folder.join("mine/study.toml"), study.replace("seeds = 2", "seeds = 1")).unwrap();
     assert!(error(run(&[])).contains("another"));
     assert!(error(omma(folder, &["study", "nothing"])).contains("e3"));

@@ -73,8 +73,8 @@ pub struct Evaluation {
     pub reliability: Vec<ReliabilityBin>,
     /// The scores after temperature scaling.
     pub temperature: Option<TemperatureRecord>,
-    /// Error of every class.
-    pub class_errors: Vec<f64>,
+    /// Error of every class; nothing for one without test images.
+    pub class_errors: Vec<Option<f64>>,
     /// Under corruptions.
     pub shift: Option<Shift>,
     /// Among images from outside, by data set.
@@ -156,7 +156,7 @@ pub fn evaluate(
         temperature: temperature.and_then(scaled),
         class_errors: by_class
             .into_iter()
-            .map(|(seen, wrong)| wrong as f64 / seen.max(1) as f64)
+            .map(|(seen, wrong)| (seen > 0).then(|| wrong as f64 / seen as f64))
             .collect(),
         shift,
         ood,

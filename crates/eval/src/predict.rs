@@ -4,7 +4,7 @@ use omma_data::{Batch, Picture};
 use serde::Serialize;
 
 use crate::{
-    error::Result,
+    error::{EvalError, Result},
     metrics::{mean_of_members, softmax},
     ood::entropy,
     system::System,
@@ -56,6 +56,11 @@ pub fn predict(
         return Ok(Vec::new());
     }
     let said = system.logits(&mut batch)?;
+    let broken = |image: &usize| said.of(*image).flatten().any(|value| !value.is_finite());
+    if let Some(index) = (0..pictures.len()).find(broken) {
+        let (model, data) = (system.name(), "the pictures".to_owned());
+        return Err(EvalError::NotFinite { model, data, index });
+    }
     let predictions = (0..pictures.len()).map(|image| {
         let members: Vec<Vec<f64>> = said.of(image).map(|logits| softmax(logits, 1.0)).collect();
         prediction(&members, names, top)

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_data::{Batch, Pixels};
-use omma_model::{VisionTransformer, systems::DeepEnsemble};
+use omma_model::{ModelConfig, VisionTransformer, systems::DeepEnsemble};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{EvalError, Result};
@@ -54,7 +54,8 @@ pub struct SystemKind {
     pub members: usize,
     /// Experts in a layer; none in a dense model.
     pub experts: Option<usize>,
-    /// Experts per token and member, `K`.
+    /// Experts per token and member, `K`; none where models differ in it, or where tokens choose in
+    /// several subsets.
     pub k: Option<usize>,
 }
 
@@ -133,14 +134,17 @@ impl System {
 
     /// What kind of system it is, by its first model.
     pub fn kind(&self) -> SystemKind {
-        let config = self.ensemble.models()[0].config();
-        let moe = config.moe.as_ref();
+        let first = self.ensemble.models()[0].config();
+        let k = |config: &ModelConfig| {
+            config.moe.as_ref().filter(|moe| moe.partition <= 1).map(|moe| moe.k)
+        };
+        let same = self.models().all(|model| k(model.config()) == k(first));
         SystemKind {
-            family: format!("{}x{}/{}", config.width, config.depth, config.patch),
+            family: format!("{}x{}/{}", first.width, first.depth, first.patch),
             models: self.names.len(),
             members: self.members(),
-            experts: moe.map(|moe| moe.experts),
-            k: moe.map(|moe| moe.k * moe.partition.max(1)),
+            experts: first.moe.as_ref().map(|moe| moe.experts),
+            k: k(first).filter(|_| same),
         }
     }
 

@@ -26,7 +26,7 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         }),
         reliability: Vec::new(),
         temperature: None,
-        class_errors: vec![0.1, 0.2],
+        class_errors: vec![Some(0.1), None],
         shift: None,
         ood: BTreeMap::from([(
             "far".to_owned(),
@@ -62,7 +62,7 @@ fn seeds_become_means_and_gains_are_percentages() {
     assert!((found.rows[0].nll.standard_error.unwrap() - 0.02).abs() < 1e-12);
     let gain = &found.gains[0];
     assert_eq!((gain.label.as_str(), gain.normalised_nll), ("vmoe", None));
-    assert!((gain.nll - 25.0).abs() < 1e-9 && (gain.flops - 20.0).abs() < 1e-9);
+    assert!((gain.nll.unwrap() - 25.0).abs() < 1e-9 && (gain.flops.unwrap() + 20.0).abs() < 1e-9);
     assert!((found.rows[1].auroc["far"].mean - 5.0 / 6.0).abs() < 1e-12);
     assert!(found.markdown().starts_with("| system | runs |"));
     let page = comparison_page(&found, "<b>", "about");
@@ -108,5 +108,29 @@ fn what_cannot_be_compared_is_said() {
     let there = Evaluation { data: "elsewhere".to_owned(), label: "b".to_owned(), ..here.clone() };
     let message = Comparison::new(&[here.clone(), there], None).unwrap_err().to_string();
     assert!(message.contains("made up") && message.contains("elsewhere"), "{message}");
+    let fewer = Evaluation { samples: 7, ..here.clone() };
+    let message = Comparison::new(&[here.clone(), fewer], None).unwrap_err().to_string();
+    assert!(message.contains("100 images") && message.contains("7 images"), "{message}");
     assert!(Comparison::new(&[here], Some("c")).unwrap_err().to_string().contains("\"c\""));
+}
+
+#[test]
+fn a_baseline_without_error_has_no_percentages() {
+    let mut perfect = evaluation("perfect", 0.4, 1_000, dense("s"));
+    perfect.summary.error = 0.0;
+    let other = evaluation("other", 0.5, 1_000, sparse("s", 1, 1));
+    let found = Comparison::new(&[perfect, other], None).unwrap();
+    assert_eq!(found.gains[0].error, None);
+    assert!(found.gains[0].nll.is_some());
+    assert!(comparison_page(&found, "t", "a").html.contains("—"));
+}
+
+#[test]
+fn systems_with_other_experts_are_on_another_grid() {
+    let cell = |k: usize, m: usize, experts: usize| {
+        let kind = SystemKind { experts: Some(experts), ..sparse("s", k, m) };
+        evaluation(&format!("k{k}m{m}e{experts}"), 0.5, 1_000, kind)
+    };
+    let all = [cell(1, 1, 8), cell(2, 1, 8), cell(1, 2, 8), cell(2, 2, 32)];
+    assert_eq!(Comparison::new(&all, None).unwrap().grid, None);
 }

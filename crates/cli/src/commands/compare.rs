@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser};
 use omma_eval::{
     Evaluation,
@@ -20,8 +20,8 @@ use crate::{
 /// Put evaluations beside each other: a table, fronts of quality against cost, gains.
 ///
 /// Takes folders of runs or of evaluations. A run that was not judged yet is judged by its test images
-/// first. Evaluations with the same label are seeds of one system. Writes compare.html, compare.json
-/// and figures/*.svg.
+/// first. Evaluations whose settings differ in nothing but the seed are one system, with a mean and a
+/// standard error. Writes compare.html, compare.json and figures/*.svg.
 ///
 /// Examples:
 ///   omma compare runs/vit-1 runs/vmoe-1 runs/e3-1
@@ -52,6 +52,11 @@ struct Defaults {
 
 impl Compare {
     pub(crate) fn run(self) -> Result<()> {
+        for (place, path) in self.runs.iter().enumerate() {
+            if self.runs[..place].contains(path) {
+                bail!("{} is named twice", path.display());
+            }
+        }
         let evaluations: Vec<Evaluation> =
             self.runs.iter().map(|path| evaluation(path)).collect::<Result<_>>()?;
         let comparison = Comparison::new(&evaluations, self.baseline.as_deref())?;

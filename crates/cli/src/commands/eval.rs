@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use omma_data::Split;
 use omma_eval::{
@@ -12,7 +12,7 @@ use omma_eval::{
 use omma_train::run::RunFolder;
 
 use crate::{
-    subject::{Candidate, Data, compare_names, outside, system},
+    subject::{Candidate, Data, compare_names, outside_sets, system},
     table::{note, say, table},
     watch::Watch,
 };
@@ -41,14 +41,14 @@ pub(crate) struct Eval {
     #[arg(long, value_enum, default_value_t = Part::Test)]
     pub(crate) split: Part,
     /// Judge by so many images at most, evenly spread over the data
-    #[arg(long, value_name = "IMAGES")]
-    pub(crate) limit: Option<usize>,
+    #[arg(long, value_name = "IMAGES", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
     /// Fifteen corruptions in five severities as well
     #[arg(long)]
     pub(crate) shift: bool,
     /// Test images per corruption and severity
-    #[arg(long, value_name = "IMAGES", default_value_t = 10_000)]
-    pub(crate) shift_samples: usize,
+    #[arg(long, value_name = "IMAGES", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) shift_samples: u32,
     /// Where the corruptions' random numbers come from
     #[arg(long, default_value_t = 0)]
     pub(crate) shift_seed: u64,
@@ -70,7 +70,8 @@ pub(crate) struct Eval {
     /// Leave temperature scaling out
     #[arg(long)]
     pub(crate) no_temperature: bool,
-    /// What the system is called in the report; evaluations of one name are seeds for `omma compare`
+    /// What the system is called in the report; for `omma compare`, evaluations of one name whose
+    /// settings differ in nothing but the seed are one system
     #[arg(long)]
     pub(crate) label: Option<String>,
     /// Where to write; without it, into the folder of a single run, else a fresh one below evals/
@@ -122,16 +123,17 @@ impl Eval {
             self.subjects.iter().map(|path| Candidate::read(path)).collect::<Result<_>>()?;
         let data = Data::of(self.data.as_deref(), &candidates)?;
         let split = if self.split == Part::Test { Split::Test } else { Split::Train };
-        let test = data.images(split, self.limit)?;
+        let limit = self.limit.map(|limit| limit as usize);
+        let test = data.images(split, limit)?;
         compare_names(&candidates, &test);
-        let validation = match self.no_temperature {
+        let validation = match self.no_temperature || self.split == Part::Train {
             true => None,
             false => data.held_out()?,
         };
         if validation.is_none() && !self.no_temperature {
             note(
-                "no temperature is fitted: it takes images that training held out, and these are \
-                 known for runs on their own data only",
+                "no temperature is fitted: it takes images that all models held out of training, which \
+                 are known for runs of one data set, judged by its test images",
             );
         }
         let label = self.label.clone().unwrap_or_else(|| match candidates.as_slice() {
@@ -139,19 +141,22 @@ impl Eval {
             several => format!("{} ×{}", several[0].label(), several.len()),
         });
         let folder = self.folder(&candidates, &label);
+        if folder.is_file() {
+            bail!("{} is a file; a report goes into a folder", folder.display());
+        }
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
         let system = system(candidates)?;
         let side = system.pixels().side;
-        let outside = self.ood.iter().map(|text| outside(text, side, self.limit));
         let protocol = Protocol {
             label,
             fingerprint: fingerprints.join("+"),
             test,
             validation,
-            shift: self
-                .shift
-                .then_some(ShiftProtocol { samples: self.shift_samples, seed: self.shift_seed }),
-            outside: outside.collect::<Result<_>>()?,
+            shift: self.shift.then_some(ShiftProtocol {
+                samples: self.shift_samples as usize,
+                seed: self.shift_seed,
+            }),
+            outside: outside_sets(&self.ood, side, limit)?,
             ood_score: match self.ood_score {
                 Score::MaxProbability => OodScore::MaxProbability,
                 Score::Entropy => OodScore::Entropy,
@@ -174,7 +179,7 @@ impl Eval {
     fn folder(&self, candidates: &[Candidate], label: &str) -> PathBuf {
         match (&self.out, candidates) {
             (Some(folder), _) => folder.clone(),
-            (None, [one]) if one.recipe.is_some() => one.path.clone(),
+            (None, [one]) if one.recipe.is_some() && !one.unfinished => one.path.clone(),
             _ => {
                 let plain = |symbol: char| if symbol.is_alphanumeric() { symbol } else { '-' };
                 let name: String = label.chars().map(plain).collect();

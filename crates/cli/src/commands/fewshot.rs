@@ -17,7 +17,7 @@ use crate::{
 ///
 /// A linear classifier in closed form (ridge regression) on the features of 1, 5, 10 and 25 images per
 /// class. Of an ensemble, once on all members' features side by side (joint), once by a classifier per
-/// member (disjoint). The regularisation is chosen on training images that are not among the shots.
+/// member (disjoint). The regularisation is chosen on up to 25 more training images per class.
 ///
 /// Examples:
 ///   omma fewshot runs/default-1
@@ -42,8 +42,8 @@ pub(crate) struct FewShot {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Judge by so many test images at most
-    #[arg(long, value_name = "IMAGES")]
-    limit: Option<usize>,
+    #[arg(long, value_name = "IMAGES", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
     /// Strengths of the regularisation; the reference's grid if not given
     #[arg(long, value_delimiter = ',')]
     l2: Vec<f64>,
@@ -68,7 +68,7 @@ impl FewShot {
         let data = Data::of(self.data.as_deref(), &candidates)?;
         let protocol = FewShotProtocol {
             train: data.images(Split::Train, None)?,
-            test: data.images(Split::Test, self.limit)?,
+            test: data.images(Split::Test, self.limit.map(|limit| limit as usize))?,
             shots: self.shots.clone(),
             seeds: self.seeds.into(),
             seed: self.seed,

@@ -14,7 +14,8 @@ use omma_eval::{
 };
 
 use crate::{
-    study::{Job, STUDIES, Study, SystemPlan, run_jobs},
+    study::{Job, Options, STUDIES, Study, SystemPlan, run_jobs},
+    subject::{outside_name, outside_sets},
     table::{note, say, table, table_of},
 };
 
@@ -37,11 +38,11 @@ pub(crate) struct StudyCommand {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Seeds per system, if not those of the study
-    #[arg(long)]
-    seeds: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    seeds: Option<u16>,
     /// Processes at a time; the cores are shared among them
-    #[arg(long)]
-    jobs: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
     /// Another data set for all systems
     #[arg(long)]
     data: Option<String>,
@@ -73,13 +74,15 @@ impl StudyCommand {
             signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
             signal_hook::flag::register(signal, stop.clone())?;
         }
-        let folder = self.folder(&study);
-        study.settle(&folder)?;
         if self.ood.is_empty() {
             note("no data from outside is given (--ood), so the table will have no such columns");
         }
+        // What is wrong with it should not come out after hours of training.
+        outside_sets(&self.ood, 32, None)?;
+        let folder = self.folder(&study);
+        study.settle(&folder, &self.options(&study))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let at_once = self.jobs.unwrap_or(cores);
+        let at_once = self.jobs.map_or(cores, usize::from);
         for (what, jobs) in [
             ("trainings", self.trainings(&study, &folder)),
             ("evaluations", self.evaluations(&study, &folder)),
@@ -97,8 +100,13 @@ impl StudyCommand {
         self.out.clone().unwrap_or_else(|| Path::new("studies").join(&study.name))
     }
 
+    /// What runs and ensembles depend on.
+    fn options(&self, study: &Study) -> Options {
+        Options { seeds: self.seeds(study), settings: self.settings() }
+    }
+
     fn seeds(&self, study: &Study) -> usize {
-        self.seeds.unwrap_or(study.seeds).max(1)
+        self.seeds.map_or(study.seeds, usize::from).max(1)
     }
 
     fn settings(&self) -> Vec<String> {
@@ -119,9 +127,9 @@ impl StudyCommand {
                         continue;
                     }
                     let what = format!("{}, seed {seed}", system.label);
-                    let log = run.with_extension("log");
+                    let log = log_of(folder, "train", &run);
                     let arguments = self.train_arguments(folder, system, seed, &run);
-                    jobs.push(Job { what, arguments, leaves, log });
+                    jobs.push(Job { what, arguments, leaves, log, outside: Vec::new() });
                 }
             }
         }
@@ -136,11 +144,9 @@ impl StudyCommand {
         run: &Path,
     ) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
-        if run.join("recipe.toml").exists() && run.join("checkpoints").exists() {
+        if run.join("recipe.toml").exists() {
             return vec!["train".to_owned(), "--resume".to_owned(), text(run)];
         }
-        // A run that was killed before its first checkpoint has nothing to go on from.
-        let _ = std::fs::remove_file(run.join("recipe.toml"));
         let mut arguments = vec!["train".to_owned(), text(&folder.join(&system.recipe))];
         for setting in system.settings.iter().cloned().chain(self.settings()) {
             arguments.extend(["--set".to_owned(), setting]);
@@ -171,8 +177,9 @@ impl StudyCommand {
                     arguments.extend(["--ood".to_owned(), self.ood.join(",")]);
                 }
                 let what = format!("{}, seed {number}", system.label);
-                let (leaves, log) = (out.join("eval.json"), out.with_extension("log"));
-                jobs.push(Job { what, arguments, leaves, log });
+                let (leaves, log) = (out.join("eval.json"), log_of(folder, "eval", &out));
+                let outside = self.ood.iter().map(|text| outside_name(text)).collect();
+                jobs.push(Job { what, arguments, leaves, log, outside });
             }
         }
         jobs
@@ -230,4 +237,10 @@ impl StudyCommand {
             STUDIES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
         ))
     }
+}
+
+/// Where the messages about a run or an evaluation go.
+fn log_of(folder: &Path, kind: &str, about: &Path) -> PathBuf {
+    let name = about.file_name().unwrap_or_default().to_string_lossy();
+    folder.join("logs").join(format!("{kind}-{name}.txt"))
 }

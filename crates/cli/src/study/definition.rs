@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use omma_train::Recipe;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Names, and files by their names, of the studies in `recipes/studies/`.
 pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[(
@@ -36,6 +36,16 @@ pub(crate) struct Study {
     #[serde(skip)]
     files: Vec<(String, String)>,
 }
+
+/// What a user may set beside the study's files, and everything in its folder depends on.
+#[derive(PartialEq, Serialize, Deserialize)]
+pub(crate) struct Options {
+    pub(crate) seeds: usize,
+    /// On top of all recipes.
+    pub(crate) settings: Vec<String>,
+}
+
+const OPTIONS: &str = "options.toml";
 
 /// One row of the study's table.
 #[derive(Deserialize)]
@@ -108,6 +118,15 @@ impl Study {
         for system in &study.systems {
             study.recipe(system, &[]).with_context(|| format!("system {}", system.label))?;
         }
+        let mut slugs: Vec<String> = study.systems.iter().map(|one| slug(&one.label)).collect();
+        slugs.sort_unstable();
+        if slugs.first().is_some_and(String::is_empty)
+            || slugs.windows(2).any(|two| two[0] == two[1])
+        {
+            bail!(
+                "{STUDY}: labels must differ in their letters (a to z) and digits, which name folders"
+            );
+        }
         if study.systems.iter().all(|system| system.label != study.baseline) {
             bail!("{STUDY}: the baseline \"{}\" is none of the systems", study.baseline);
         }
@@ -124,8 +143,9 @@ impl Study {
         Ok(Recipe::parse(text, Path::new(name), &settings)?)
     }
 
-    /// Puts the study's files into its folder; fails if that holds another study.
-    pub(crate) fn settle(&self, folder: &Path) -> Result<()> {
+    /// Puts the study's files into its folder; fails if that holds another study, or the same with
+    /// other options.
+    pub(crate) fn settle(&self, folder: &Path, options: &Options) -> Result<()> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         for (name, text) in &self.files {
             let path = folder.join(name);
@@ -141,7 +161,24 @@ impl Study {
                 }
             }
         }
-        Ok(())
+        let path = folder.join(OPTIONS);
+        let known = std::fs::read_to_string(&path).ok().and_then(|text| toml::from_str(&text).ok());
+        match known {
+            Some(known) if known != *options => {
+                let both = [&known, options].map(|options: &Options| {
+                    format!("{} seeds and {:?}", options.seeds, options.settings)
+                });
+                bail!(
+                    "{} has a study with {}, now it is {}; choose another folder with --out",
+                    folder.display(),
+                    both[0],
+                    both[1]
+                )
+            }
+            Some(_) => Ok(()),
+            None => std::fs::write(&path, toml::to_string(options)?)
+                .with_context(|| path.display().to_string()),
+        }
     }
 
     /// Where a model of a system is trained. Systems that differ in nothing but how many models they

@@ -17,6 +17,8 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use omma_eval::compare::read_evaluation;
+
 use crate::table::note;
 
 /// A process that leaves a file behind when it is done.
@@ -29,26 +31,50 @@ pub(crate) struct Job {
     pub(crate) leaves: PathBuf,
     /// Where its messages go.
     pub(crate) log: PathBuf,
+    /// Data sets from outside that an evaluation must have looked at to be done.
+    pub(crate) outside: Vec<String>,
 }
+
+/// How long processes have to save their state after an interruption.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Job {
     pub(crate) fn is_done(&self) -> bool {
-        self.leaves.exists()
+        if self.outside.is_empty() || !self.leaves.exists() {
+            return self.leaves.exists();
+        }
+        let evaluation = read_evaluation(&self.leaves);
+        evaluation.is_ok_and(|found| self.outside.iter().all(|name| found.ood.contains_key(name)))
     }
 
-    fn run(&self, threads: usize) -> Result<()> {
+    /// Waits for its process. One that does not end by itself after an interruption, because the signal
+    /// did not reach it, is killed; what it has saved stays.
+    fn run(&self, threads: usize, stop: &AtomicBool) -> Result<()> {
         if let Some(folder) = self.log.parent() {
             std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         }
         let log = File::create(&self.log).with_context(|| self.log.display().to_string())?;
-        let status = Command::new(std::env::current_exe()?)
+        let mut process = Command::new(std::env::current_exe()?)
             .args(&self.arguments)
             .env("RAYON_NUM_THREADS", threads.to_string())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            .status()
+            .spawn()
             .context("cannot start another process of this program")?;
+        let mut stopped = None;
+        let status = loop {
+            if let Some(status) = process.try_wait()? {
+                break status;
+            }
+            if stop.load(Ordering::Relaxed) {
+                let since: &mut Instant = stopped.get_or_insert_with(Instant::now);
+                if since.elapsed() > PATIENCE {
+                    process.kill()?;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
         match status.success() {
             true => Ok(()),
             false => bail!("{} failed: {}", self.what, last_words(&self.log)),
@@ -94,7 +120,7 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &AtomicBool) -> Res
                     };
                     let Some(job) = job else { break };
                     let began = Instant::now();
-                    let result = job.run(threads);
+                    let result = job.run(threads, stop);
                     let mut state = lock();
                     match result {
                         Ok(()) if job.is_done() => {

@@ -9,6 +9,6 @@ mod definition;
 mod jobs;
 
 pub(crate) use self::{
-    definition::{STUDIES, Study, SystemPlan},
+    definition::{Options, STUDIES, Study, SystemPlan},
     jobs::{Job, run_jobs},
 };

@@ -21,11 +21,13 @@ pub struct Cell {
     pub log_gain_per_gflop: Option<f64>,
 }
 
-/// NLL and cost over `K` and `M`, of sparse models of one family.
+/// NLL and cost over `K` and `M`, of sparse models of one family with equally many experts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Grid {
     /// Which family.
     pub family: String,
+    /// Experts in a layer.
+    pub experts: usize,
     /// Values of `K`, rising.
     pub ks: Vec<usize>,
     /// Values of `M`, rising.
@@ -37,16 +39,21 @@ pub struct Grid {
 impl Grid {
     /// Of the family that covers most; nothing unless it has several values of both.
     pub(super) fn new(rows: &[Row]) -> Option<Self> {
-        let mut families: Vec<&str> = rows.iter().map(|row| row.kind.family.as_str()).collect();
+        let sparse = |row: &Row| Some((row.kind.family.clone(), row.kind.experts?));
+        let mut families: Vec<(String, usize)> = rows.iter().filter_map(sparse).collect();
         families.sort_unstable();
         families.dedup();
-        let grids = families.into_iter().filter_map(|family| Self::of(family, rows));
+        let grids =
+            families.into_iter().filter_map(|(family, experts)| Self::of(&family, experts, rows));
         grids.max_by_key(|grid| grid.cells.len())
     }
 
-    fn of(family: &str, rows: &[Row]) -> Option<Self> {
+    fn of(family: &str, experts: usize, rows: &[Row]) -> Option<Self> {
         // A member of its own per model: E³ is not on the axis of models.
-        let on_grid = |row: &&Row| row.kind.family == family && row.kind.members == row.kind.models;
+        let on_grid = |row: &&Row| {
+            let kind = &row.kind;
+            kind.family == family && kind.experts == Some(experts) && kind.members == kind.models
+        };
         let mut cells: Vec<Cell> = Vec::new();
         for row in rows.iter().filter(on_grid) {
             let Some(k) = row.kind.k else { continue };
@@ -72,6 +79,6 @@ impl Grid {
             let (gain, more) = (nll - cell.nll.mean, (cell.flops as f64 - flops) / 1e9);
             cell.log_gain_per_gflop = (gain > 0.0 && more > 0.0).then(|| (gain / more).ln());
         }
-        Some(Self { family: family.to_owned(), ks, ms, cells })
+        Some(Self { family: family.to_owned(), experts, ks, ms, cells })
     }
 }

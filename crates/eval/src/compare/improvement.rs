@@ -13,14 +13,14 @@ use super::Row;
 pub struct Gain {
     /// Which system.
     pub label: String,
-    /// Percent less NLL.
-    pub nll: f64,
+    /// Percent less NLL; like the others, nothing if the baseline has none.
+    pub nll: Option<f64>,
     /// Percent less error.
-    pub error: f64,
+    pub error: Option<f64>,
     /// Percent less calibration error.
-    pub ece: f64,
-    /// Percent more training FLOPs.
-    pub flops: f64,
+    pub ece: Option<f64>,
+    /// Percent less training FLOPs.
+    pub flops: Option<f64>,
     /// Percent less NLL than the plain model of its own family, normalised by difficulty (eq. 4).
     pub normalised_nll: Option<f64>,
 }
@@ -36,23 +36,24 @@ pub struct Difficulty {
     pub largest: f64,
 }
 
-fn percent_less(value: f64, base: f64) -> f64 {
-    100.0 * (base - value) / base.abs().max(f64::MIN_POSITIVE)
+fn percent_less(value: f64, base: f64) -> Option<f64> {
+    (base > 0.0).then(|| 100.0 * (base - value) / base)
 }
 
 impl Gain {
     pub(super) fn new(row: &Row, base: &Row, all: &[Row], difficulty: Option<&Difficulty>) -> Self {
         let flops = |row: &Row| row.cost.training_flops as f64;
         let plain = |other: &&Row| other.kind.is_plain() && other.kind.family == row.kind.family;
-        let normalised_nll = all.iter().find(plain).zip(difficulty).map(|(plain, difficulty)| {
-            percent_less(row.nll.mean, plain.nll.mean) * difficulty.factor(flops(plain))
-        });
+        let normalised = |(plain, difficulty): (&Row, &Difficulty)| {
+            Some(percent_less(row.nll.mean, plain.nll.mean)? * difficulty.factor(flops(plain))?)
+        };
+        let normalised_nll = all.iter().find(plain).zip(difficulty).and_then(normalised);
         Self {
             label: row.label.clone(),
             nll: percent_less(row.nll.mean, base.nll.mean),
             error: percent_less(row.error.mean, base.error.mean),
             ece: percent_less(row.ece.mean, base.ece.mean),
-            flops: -percent_less(flops(row), flops(base)),
+            flops: percent_less(flops(row), flops(base)),
             normalised_nll,
         }
     }
@@ -108,9 +109,11 @@ impl Difficulty {
         powers.map(|(i, c)| i as f64 * c * x.powi(i as i32 - 1)).sum::<f64>() / flops
     }
 
-    /// What a gain at this cost is multiplied by.
-    pub fn factor(&self, flops: f64) -> f64 {
-        self.slope(self.largest) / self.slope(flops)
+    /// What a gain at this cost is multiplied by; nothing where NLL does not fall with the cost, since
+    /// eq. 4 takes for granted that it does.
+    pub fn factor(&self, flops: f64) -> Option<f64> {
+        let (largest, here) = (self.slope(self.largest), self.slope(flops));
+        (largest < 0.0 && here < 0.0).then(|| largest / here)
     }
 }
 
@@ -154,8 +157,10 @@ mod tests {
             let slope = (truth(flops + step) - truth(flops - step)) / (2.0 * step);
             assert!((fit.slope(flops) / slope - 1.0).abs() < 1e-5);
         }
-        assert_eq!(fit.factor(2e10), 1.0);
-        assert!(fit.factor(1e8) < 1.0, "a gain counts less where gains are easy");
+        assert_eq!(fit.factor(2e10), Some(1.0));
+        assert!(fit.factor(1e8) < Some(1.0), "a gain counts less where gains are easy");
+        let rising = Difficulty::of(&[(1e8, 0.5), (1e9, 0.4), (1e10, 0.45)]).unwrap();
+        assert_eq!(rising.factor(1e8), None);
     }
 
     #[test]
@@ -163,6 +168,6 @@ mod tests {
         assert_eq!(Difficulty::of(&[(1e9, 0.5), (1e9, 0.6)]), None);
         let fit = Difficulty::of(&[(1e9, 0.5), (4e9, 0.4)]).unwrap();
         assert_eq!(fit.coefficients.len(), 2);
-        assert!((fit.factor(1e9) - 0.25).abs() < 1e-9);
+        assert!((fit.factor(1e9).unwrap() - 0.25).abs() < 1e-9);
     }
 }

@@ -94,10 +94,13 @@ impl Comparison {
         let first = evaluations
             .first()
             .ok_or_else(|| EvalError::Compare("there is nothing to compare".to_owned()))?;
-        if let Some(other) = evaluations.iter().find(|one| one.data != first.data) {
+        if let Some(other) = evaluations.iter().find(|other| !judged_alike(first, other)) {
             return Err(EvalError::Compare(format!(
-                "{} was judged by {} and {} by {}; they can be compared on the same data only",
-                first.label, first.data, other.label, other.data
+                "{} was judged by {}, {} by {}; they can be compared only if they were judged alike",
+                first.label,
+                judge(first),
+                other.label,
+                judge(other)
             )));
         }
         let mut groups: Vec<Vec<&Evaluation>> = Vec::new();
@@ -135,6 +138,16 @@ impl Comparison {
         let grid = Grid::new(&rows);
         Ok(Self { data, baseline, gains, difficulty, grid, rows })
     }
+}
+
+fn judged_alike(a: &Evaluation, b: &Evaluation) -> bool {
+    let same_score = a.ood.is_empty() || b.ood.is_empty() || a.ood_score == b.ood_score;
+    a.data == b.data && a.samples == b.samples && a.binning == b.binning && same_score
+}
+
+fn judge(one: &Evaluation) -> String {
+    let Evaluation { samples, data, binning, ood_score, .. } = one;
+    format!("{samples} images of {data} ({} bins, {:?}, {ood_score:?})", binning.bins, binning.kind)
 }
 
 impl Row {

@@ -2,7 +2,7 @@
 
 use omma_report::{Bars, Better, Dot, Lines, Page, Scatter, Series};
 
-use super::Report;
+use super::{Report, file_name};
 use crate::{
     compare::{Comparison, Grid, Row},
     metrics::Estimate,
@@ -95,7 +95,10 @@ impl Comparison {
     /// The table in Markdown.
     pub fn markdown(&self) -> String {
         let (header, rows) = self.table();
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+        let line = |cells: &[String]| {
+            let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
         let rule: Vec<String> =
             (0..header.len()).map(|i| if i == 0 { "---" } else { "---:" }.to_owned()).collect();
         let mut text = line(&header) + &line(&rule);
@@ -152,7 +155,7 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
     outside.dedup();
     for name in outside {
         let title = format!("FPR at 95 % TPR against {name}");
-        figures.push(front(&format!("fpr95-{name}"), &title, "%", &|row| {
+        figures.push(front(&format!("fpr95-{}", file_name(name)), &title, "%", &|row| {
             percent(row.fpr95.get(name).copied())
         }));
     }
@@ -174,21 +177,20 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
 }
 
 fn gain_rows(comparison: &Comparison) -> Vec<Vec<String>> {
-    let signed = |value: f64| format!("{value:+.1} %");
+    let signed =
+        |value: Option<f64>| value.map_or("—".to_owned(), |value| format!("{value:+.1} %"));
     let gains = comparison.gains.iter().map(|gain| {
-        let normalised = gain.normalised_nll.map_or("—".to_owned(), signed);
         let mut row = vec![gain.label.clone()];
-        row.extend([gain.nll, gain.error, gain.ece].map(signed));
-        row.push(format!("{:+.1} % more", gain.flops).replace("+-", "-"));
-        row.push(normalised);
+        let all = [gain.nll, gain.error, gain.ece, gain.flops, gain.normalised_nll];
+        row.extend(all.map(signed));
         row
     });
     gains.collect()
 }
 
 fn gain_figure(comparison: &Comparison) -> (String, String) {
-    let of = |value: fn(&crate::compare::Gain) -> f64| {
-        comparison.gains.iter().map(value).collect::<Vec<f64>>()
+    let of = |value: fn(&crate::compare::Gain) -> Option<f64>| {
+        comparison.gains.iter().map(|gain| value(gain).unwrap_or(0.0)).collect::<Vec<f64>>()
     };
     let bars = Bars {
         title: format!("Gains over {}", comparison.baseline),

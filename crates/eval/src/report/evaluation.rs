@@ -2,7 +2,7 @@
 
 use omma_report::{Bars, Lines, Page, Series};
 
-use super::{Report, percent};
+use super::{Report, file_name, percent};
 use crate::{
     evaluate::Evaluation,
     ood::OodScore,
@@ -175,8 +175,10 @@ fn calibration(evaluation: &Evaluation) -> Vec<Figure> {
         )],
         reference: None,
     };
-    let mut order: Vec<usize> = (0..evaluation.class_errors.len()).collect();
-    order.sort_by(|a, b| evaluation.class_errors[*b].total_cmp(&evaluation.class_errors[*a]));
+    let seen = evaluation.class_errors.iter().enumerate();
+    let mut order: Vec<(usize, f64)> =
+        seen.filter_map(|(class, error)| Some((class, (*error)?))).collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
     order.truncate(MOST_CLASSES);
     let classes = Bars {
         title: match evaluation.class_errors.len() > MOST_CLASSES {
@@ -185,11 +187,8 @@ fn calibration(evaluation: &Evaluation) -> Vec<Figure> {
         },
         x_label: String::new(),
         y_label: "% wrong".to_owned(),
-        labels: order.iter().map(|class| evaluation.classes[*class].clone()).collect(),
-        groups: vec![(
-            "error".to_owned(),
-            order.iter().map(|class| 100.0 * evaluation.class_errors[*class]).collect(),
-        )],
+        labels: order.iter().map(|(class, _)| evaluation.classes[*class].clone()).collect(),
+        groups: vec![("error".to_owned(), order.iter().map(|(_, error)| 100.0 * error).collect())],
         reference: Some(("mean".to_owned(), 100.0 * evaluation.summary.error)),
     };
     vec![
@@ -328,10 +327,4 @@ fn outside(evaluation: &Evaluation) -> Vec<Figure> {
         figures.push((format!("ood-scores-{}", file_name(name)), histogram.svg()));
     }
     figures
-}
-
-/// Letters, digits and dashes.
-fn file_name(name: &str) -> String {
-    let plain = |symbol: char| if symbol.is_ascii_alphanumeric() { symbol } else { '-' };
-    name.chars().map(plain).collect::<String>().to_lowercase()
 }

@@ -20,3 +20,9 @@ pub struct Report {
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
+
+/// Letters, digits and dashes.
+pub(crate) fn file_name(name: &str) -> String {
+    let plain = |symbol: char| if symbol.is_ascii_alphanumeric() { symbol } else { '-' };
+    name.chars().map(plain).collect::<String>().to_lowercase()
+}
