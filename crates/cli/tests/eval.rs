@@ -231,7 +231,10 @@ fn bad_input_is_named_on_both_sides_and_nothing_is_written() {
         message
     };
     let message = judged(&["--data", "two", "--split", "train"]);
-    assert!(message.contains("10 classes") && message.contains("two has 2"), "{message}");
+    assert!(
+        message.contains("10 classes") && message.contains("two (training images) has 2"),
+        "{message}"
+    );
     let message = judged(&["--data", "two"]);
     assert!(message.contains("two") && message.contains("no test images"), "{message}");
     assert!(judged(&["--data", "nowhere"]).contains("nowhere"));
