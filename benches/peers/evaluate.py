@@ -17,8 +17,7 @@ import tomllib
 
 import torch
 
-from compare import processor
-from train import Model
+from train import Model, side_by_side, write
 
 IMAGES = "/usr/share/datasets/fashion-mnist/t10k-images-idx3-ubyte.gz"
 LABELS = "/usr/share/datasets/fashion-mnist/t10k-labels-idx1-ubyte.gz"
@@ -90,27 +89,14 @@ def main():
             theirs.append(max(torch_round(model, pictures, labels, b) for b in [64, 256, 1000]))
         for _ in range(3):
             large.append(our_round(arguments.program, run, "train")[1])
-    ratios = sorted(a / b for a, b in zip(ours, theirs))
     small, large = statistics.median(small), statistics.median(large)
-    result = {
-        "machine": processor(),
-        "images_per_second": {"omma": statistics.median(ours), f"PyTorch {torch.__version__}": statistics.median(theirs)},
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-        "peak_bytes": {"10000": small, "60000": large},
-    }
-    with open(f"{arguments.output}.json", "w") as file:
-        json.dump(result, file, indent=2)
-        file.write("\n")
-    rows = "\n".join(f"| {name} | {speed:.0f} |" for name, speed in result["images_per_second"].items())
-    with open(f"{arguments.output}.md", "w") as file:
-        file.write(
-            f"Evaluating the model of `fashion-vmoe` on 10,000 images, 2 threads, {result['machine']}; medians of "
-            f"{arguments.rounds} alternating rounds.\n\n| | images/s |\n|---|---:|\n{rows}\n\n"
-            f"Ratio {result['ratio']:.2f}× (rounds: {', '.join(f'{r:.2f}' for r in ratios)}). Peak memory of `omma "
-            f"eval`: {small / 2**20:.1f} MiB for 10,000 images, {large / 2**20:.1f} MiB for 60,000 "
-            f"({100 * (large / small - 1):+.1f} %).\n"
-        )
+    result = side_by_side(ours, theirs) | {"peak_bytes": {"10000": small, "60000": large}}
+    job = "Evaluating the model of `fashion-vmoe` on 10,000 images"
+    memory = (
+        f". Peak memory of `omma eval`: {small / 2**20:.1f} MiB for 10,000 images, "
+        f"{large / 2**20:.1f} MiB for 60,000 ({100 * (large / small - 1):+.1f} %)."
+    )
+    write(arguments.output, result, job, arguments.rounds, memory)
 
 
 if __name__ == "__main__":

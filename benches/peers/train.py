@@ -162,6 +162,25 @@ def our_round(program, steps):
         return json.loads(output)["images_per_second"]
 
 
+def side_by_side(ours, theirs):
+    ratios = sorted(a / b for a, b in zip(ours, theirs))
+    speeds = {"omma": statistics.median(ours), f"PyTorch {torch.__version__}": statistics.median(theirs)}
+    return {"machine": processor(), "images_per_second": speeds, "ratio": statistics.median(ratios), "ratios": ratios}
+
+
+def write(output, result, job, rounds, more=""):
+    with open(f"{output}.json", "w") as file:
+        json.dump(result, file, indent=2)
+        file.write("\n")
+    rows = "\n".join(f"| {name} | {speed:.0f} |" for name, speed in result["images_per_second"].items())
+    ratios = ", ".join(f"{ratio:.2f}" for ratio in result["ratios"])
+    with open(f"{output}.md", "w") as file:
+        file.write(
+            f"{job}, 2 threads, {result['machine']}; medians of {rounds} alternating rounds.\n\n"
+            f"| | images/s |\n|---|---:|\n{rows}\n\nRatio {result['ratio']:.2f}× (rounds: {ratios}){more}\n"
+        )
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
@@ -175,23 +194,8 @@ def main():
     for _ in range(arguments.rounds):
         ours.append(our_round(arguments.program, arguments.steps))
         theirs.append(torch_round(recipe, arguments.steps))
-    ratios = sorted(a / b for a, b in zip(ours, theirs))
-    result = {
-        "machine": processor(),
-        "images_per_second": {"omma": statistics.median(ours), f"PyTorch {torch.__version__}": statistics.median(theirs)},
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-    }
-    with open(f"{arguments.output}.json", "w") as file:
-        json.dump(result, file, indent=2)
-        file.write("\n")
-    rows = "\n".join(f"| {name} | {speed:.0f} |" for name, speed in result["images_per_second"].items())
-    with open(f"{arguments.output}.md", "w") as file:
-        file.write(
-            f"Training the default recipe, data loading included, 2 threads, {result['machine']}; medians of "
-            f"{arguments.rounds} alternating rounds.\n\n| | images/s |\n|---|---:|\n{rows}\n\n"
-            f"Ratio {result['ratio']:.2f}× (rounds: {', '.join(f'{r:.2f}' for r in ratios)})\n"
-        )
+    job = "Training the default recipe, data loading included"
+    write(arguments.output, side_by_side(ours, theirs), job, arguments.rounds)
 
 
 if __name__ == "__main__":

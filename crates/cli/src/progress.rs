@@ -9,7 +9,7 @@ use omma_train::{
     run::Progress,
 };
 
-use crate::table::{grouped, note, short};
+use crate::table::{clock, grouped, note, short};
 
 /// Seconds between two plain lines.
 const QUIET: f64 = 10.0;
@@ -48,11 +48,7 @@ impl TrainingProgress {
     fn remaining(&self, step: u64) -> String {
         let (from, since) = self.started;
         let done = step.saturating_sub(from).max(1);
-        let seconds = since.elapsed().as_secs_f64() / done as f64 * (self.steps - step) as f64;
-        match seconds as u64 {
-            seconds if seconds >= 3600 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-            seconds => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        }
+        clock(since.elapsed().as_secs_f64() / done as f64 * (self.steps - step) as f64)
     }
 }
 

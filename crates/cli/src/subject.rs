@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use omma_data::{
     Selection, Shared, Split,
-    formats::{self, DataSpec},
+    formats::{self, DataSpec, whole_name},
 };
 use omma_eval::{Images, System};
 use omma_model::VisionTransformer;
@@ -94,7 +94,9 @@ impl Data {
     pub(crate) fn of(named: Option<&str>, candidates: &[Candidate]) -> Result<Self> {
         let first = candidates.first().and_then(|candidate| candidate.recipe.as_ref());
         let side = candidates.first().map_or(32, |one| one.model.config().resolution);
-        let same = |recipe: &&Recipe| named.is_none_or(|name| same_data(name, &recipe.data.name));
+        let same = |recipe: &&Recipe| {
+            named.is_none_or(|name| whole_name(name) == whole_name(&recipe.data.name))
+        };
         if let Some(recipe) = first.filter(same) {
             let other = candidates.iter().filter_map(|one| one.recipe.as_ref());
             let mut other = other.filter(|other| other.data.name != recipe.data.name);
@@ -116,12 +118,11 @@ impl Data {
             bail!("a checkpoint does not know its data; say what to judge it by with --data");
         };
         // As runs remember it, so that evaluations of both can be compared.
-        let whole = std::fs::canonicalize(name).ok().filter(|_| !name.starts_with("world"));
-        let name = whole.map_or(name.to_owned(), |path| path.to_string_lossy().into_owned());
+        let name = whole_name(name);
         Ok(Self { spec: DataSpec { size: side, ..DataSpec::named(&name) }, recipe: None })
     }
 
-    /// A split of it; only the first samples that `limit` allows, evenly spread.
+    /// A split of it; at most `limit` samples, evenly spread.
     pub(crate) fn images(&self, split: Split, limit: Option<usize>) -> Result<Images> {
         let data = formats::open(&self.spec, split)?;
         let name = match split {
@@ -147,12 +148,6 @@ fn same_parts(a: &DataRecipe, b: &DataRecipe) -> bool {
         (name, train_samples, world_seed, limit, validation.to_bits())
     };
     parts(a) == parts(b)
-}
-
-/// A run remembers the whole path.
-fn same_data(name: &str, known: &str) -> bool {
-    let whole = |name: &str| std::fs::canonicalize(name).ok();
-    name == known || whole(name).is_some_and(|path| whole(known) == Some(path))
 }
 
 fn limited(data: Shared, limit: Option<usize>) -> Shared {

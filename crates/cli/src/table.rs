@@ -64,6 +64,14 @@ pub(crate) fn grouped(number: u64) -> String {
     result
 }
 
+/// 3725 seconds as `1h02m`, 125 as `2m05s`.
+pub(crate) fn clock(seconds: f64) -> String {
+    match seconds as u64 {
+        seconds if seconds >= 3600 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        seconds => format!("{}m{:02}s", seconds / 60, seconds % 60),
+    }
+}
+
 /// 22056192 as `22.06 M`.
 pub(crate) fn short(number: u64) -> String {
     let number = number as f64;
@@ -82,5 +90,6 @@ mod tests {
     fn numbers_are_readable() {
         assert_eq!([grouped(0), grouped(999), grouped(22_056_192)], ["0", "999", "22,056,192"]);
         assert_eq!([short(12), short(6_124_000_000)], ["12", "6.12 G"]);
+        assert_eq!([clock(3725.9), clock(125.0)], ["1h02m", "2m05s"]);
     }
 }

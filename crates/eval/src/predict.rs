@@ -56,8 +56,7 @@ pub fn predict(
         return Ok(Vec::new());
     }
     let said = system.logits(&mut batch)?;
-    let broken = |image: &usize| said.of(*image).flatten().any(|value| !value.is_finite());
-    if let Some(index) = (0..pictures.len()).find(broken) {
+    if let Some(index) = said.first_broken() {
         let (model, data) = (system.name(), "the pictures".to_owned());
         return Err(EvalError::NotFinite { model, data, index });
     }

@@ -4,7 +4,7 @@ use omma_data::{Batch, Change, EvalLoader, Shared};
 
 use crate::{
     error::{EvalError, Result},
-    system::{Said, System},
+    system::System,
 };
 
 /// Hears how far an evaluation is.
@@ -93,13 +93,13 @@ impl Images {
         mut each: impl FnMut(&[&[f32]], usize),
     ) -> Result<()> {
         self.batches(system, batch, watcher, |batch| {
-            let said: Said = system.logits(batch)?;
+            let said = system.logits(batch)?;
+            if let Some(image) = said.first_broken() {
+                let (model, data) = (system.name(), self.name.clone());
+                return Err(EvalError::NotFinite { model, data, index: batch.indices[image] });
+            }
             for (image, label) in batch.labels.iter().enumerate() {
                 let members: Vec<&[f32]> = said.of(image).collect();
-                if members.iter().any(|logits| logits.iter().any(|value| !value.is_finite())) {
-                    let (model, data) = (system.name(), self.name.clone());
-                    return Err(EvalError::NotFinite { model, data, index: batch.indices[image] });
-                }
                 each(&members, *label);
             }
             Ok(())

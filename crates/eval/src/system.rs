@@ -35,6 +35,11 @@ impl Said {
         rows.skip(image).step_by(self.images.max(1)).take(self.members)
     }
 
+    /// The first image of which something is said that is not a number.
+    pub fn first_broken(&self) -> Option<usize> {
+        (0..self.images).find(|image| self.of(*image).flatten().any(|value| !value.is_finite()))
+    }
+
     /// `[B, width]`: what one member says.
     pub fn by(&self, member: usize) -> &[f32] {
         let size = self.images * self.width;

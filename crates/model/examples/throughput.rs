@@ -13,17 +13,15 @@
 use std::{error::Error, fs, path::Path, time::Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
-use omma_kernels::memory::Allocator;
+use omma_kernels::memory::{self, Allocator};
 use omma_model::checkpoint;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// The largest resident set so far, in bytes.
-fn peak_memory() -> Option<f64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? * 1024.0)
+/// The most memory so far, in bytes.
+fn peak_memory() -> f64 {
+    memory::peak().map_or(f64::NAN, |bytes| bytes as f64)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -38,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = checkpoint::load(&path, &Device::flex())?;
     let loading = start.elapsed().as_secs_f64();
     let gigabytes = |bytes: f64| bytes / 1e9;
-    let peak = peak_memory().unwrap_or(f64::NAN);
+    let peak = peak_memory();
     println!(
         "loaded {:.2} GB in {loading:.1} s; peak memory {:.2} GB, {:.2} × the file",
         gigabytes(size),
@@ -59,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{:.2} images/s at {resolution} px in batches of {batch}; peak memory {:.2} GB",
         batch as f64 / seconds[seconds.len() / 2],
-        gigabytes(peak_memory().unwrap_or(f64::NAN))
+        gigabytes(peak_memory())
     );
     Ok(())
 }

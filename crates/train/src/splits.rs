@@ -21,11 +21,8 @@ pub(crate) struct Splits {
 impl Splits {
     /// Opens the data, and gives the model its classes.
     pub(crate) fn open(recipe: &mut Recipe) -> Result<Self> {
-        // A run may be resumed from another folder; the world is everywhere.
-        let path = std::fs::canonicalize(&recipe.data.name);
-        if let (Ok(path), false) = (path, recipe.data.name.starts_with("world")) {
-            recipe.data.name = path.to_string_lossy().into_owned();
-        }
+        // A run may be resumed from another folder.
+        recipe.data.name = formats::whole_name(&recipe.data.name);
         let spec = recipe.data_spec();
         let (all, test) = (formats::open(&spec, Split::Train)?, formats::open(&spec, Split::Test)?);
         if all.classes() != test.classes() {

@@ -11,7 +11,7 @@ use omma_eval::{
 };
 use omma_train::run::RunFolder;
 
-use super::eval::Eval;
+use super::eval::{EVALS, Eval};
 use crate::{
     table::{note, say, table_of},
     watch::Watch,
@@ -62,7 +62,7 @@ impl Compare {
         let comparison = Comparison::new(&evaluations, self.baseline.as_deref())?;
         let folder = match &self.out {
             Some(folder) => folder.clone(),
-            None => RunFolder::fresh(Path::new("evals"), "compare"),
+            None => RunFolder::fresh(Path::new(EVALS), "compare"),
         };
         let about = format!("{} systems judged by {}", comparison.rows.len(), comparison.data);
         let page = comparison_page(&comparison, "Comparison", &about);

@@ -102,7 +102,8 @@ pub(crate) enum Bins {
     EqualMass,
 }
 
-const EVALS: &str = "evals";
+/// Where reports go that have no run of their own.
+pub(super) const EVALS: &str = "evals";
 
 impl Eval {
     pub(crate) fn run(self) -> Result<()> {

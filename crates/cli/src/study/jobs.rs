@@ -16,10 +16,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-
 use omma_eval::compare::read_evaluation;
 
-use crate::table::note;
+use crate::table::{clock, note};
 
 /// A process that leaves a file behind when it is done.
 pub(crate) struct Job {
@@ -131,8 +130,8 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &AtomicBool) -> Res
                                 "{}/{all} {}: {}, about {} left",
                                 all - left,
                                 job.what,
-                                clock(began.elapsed()),
-                                clock(Duration::from_secs_f64(pace * left as f64))
+                                clock(began.elapsed().as_secs_f64()),
+                                clock(pace * left as f64)
                             ));
                         }
                         // Interrupted: it has saved its state and ended in peace.
@@ -155,14 +154,5 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &AtomicBool) -> Res
     match state.failed {
         Some(error) => Err(error),
         None => Ok(state.finished == to_do),
-    }
-}
-
-/// 3725 seconds as `1h02m`.
-fn clock(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds >= 3600 {
-        true => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-        false => format!("{}m{:02}s", seconds / 60, seconds % 60),
     }
 }

@@ -18,7 +18,7 @@ pub use self::{
     csv::CsvFile,
     folder::ImageFolder,
     idx::Idx,
-    open::{DataSpec, open},
+    open::{DataSpec, open, whole_name},
     webdataset::{WebDataset, expand_braces},
 };
 

@@ -40,6 +40,12 @@ impl DataSpec {
 /// Where Debian's package `dataset-fashion-mnist` puts it.
 const FASHION_MNIST: &str = "/usr/share/datasets/fashion-mnist";
 
+/// A name that means the same data from every working folder: paths whole, the world as it is.
+pub fn whole_name(name: &str) -> String {
+    let path = std::fs::canonicalize(name).ok().filter(|_| !name.starts_with("world"));
+    path.map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
 /// Opens a split of a data set. Where it has no splits of its own, every tenth sample is for testing.
 pub fn open(spec: &DataSpec, split: Split) -> Result<Shared> {
     let data = find(spec, split)?;

@@ -12,7 +12,7 @@ use crate::{
     error::{EvalError, Result},
     metrics::{Estimate, largest},
     stream::{Images, Watcher},
-    system::System,
+    system::{Said, System},
 };
 
 /// What is asked.
@@ -107,14 +107,11 @@ fn features(
 ) -> Result<()> {
     images.batches(system, batch, watcher, |batch| {
         let said = system.features(batch)?;
-        let broken = |image: &usize| {
-            said.iter().any(|said| said.of(*image).flatten().any(|value| !value.is_finite()))
-        };
-        if let Some(image) = (0..batch.len()).find(broken) {
+        if let Some(image) = said.iter().find_map(Said::first_broken) {
             let (model, data) = (system.name(), images.name.clone());
             return Err(EvalError::NotFinite { model, data, index: batch.indices[image] });
         }
-        let member = |said: &crate::system::Said| -> Vec<Vec<f32>> {
+        let member = |said: &Said| -> Vec<Vec<f32>> {
             (0..said.members).map(|member| said.by(member).to_vec()).collect()
         };
         each(Features {
@@ -147,12 +144,12 @@ pub fn few_shot(
     watcher: &mut dyn Watcher,
 ) -> Result<FewShot> {
     let classes = protocol.train.data.classes().len();
-    let order = order_by_class(&protocol.train, &protocol.shots)?;
+    let by_class = indices_by_class(&protocol.train, &protocol.shots)?;
     let mut draws: Vec<Vec<Draw>> = Vec::new();
     for shots in &protocol.shots {
         let mut of_shots = Vec::new();
         for number in 0..protocol.seeds.max(1) {
-            of_shots.push(draw(system, protocol, &order, *shots, number, watcher)?);
+            of_shots.push(draw(system, protocol, &by_class, *shots, number, watcher)?);
         }
         draws.push(of_shots);
     }
@@ -199,7 +196,7 @@ pub fn few_shot(
 }
 
 /// Indices of the training images by class; fails if a class has too few for any number of shots.
-fn order_by_class(train: &Images, shots: &[usize]) -> Result<Vec<Vec<usize>>> {
+fn indices_by_class(train: &Images, shots: &[usize]) -> Result<Vec<Vec<usize>>> {
     let mut by_class = vec![Vec::new(); train.data.classes().len()];
     for index in 0..train.data.len() {
         if let Some(of_class) = by_class.get_mut(train.data.label(index)) {

@@ -1,5 +1,7 @@
 //! The page of several evaluations beside each other.
 
+use std::collections::BTreeSet;
+
 use omma_report::{Bars, Better, Dot, Lines, Page, Scatter, Series};
 
 use super::{Report, file_name};
@@ -55,15 +57,14 @@ fn cell(estimate: Option<Estimate>, factor: f64, digits: usize) -> String {
 }
 
 impl Comparison {
+    /// Names of all data sets from outside.
+    fn outside(&self) -> BTreeSet<&String> {
+        self.rows.iter().flat_map(|row| row.auroc.keys()).collect()
+    }
+
     /// Header and rows of the table.
     pub fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        let outside: Vec<String> = {
-            let mut names: Vec<String> =
-                self.rows.iter().flat_map(|row| row.auroc.keys().cloned()).collect();
-            names.sort();
-            names.dedup();
-            names
-        };
+        let outside = self.outside();
         let shifted = self.rows.iter().any(|row| row.shift_error.is_some());
         let mut header: Vec<String> =
             ["system", "runs", "error %", "NLL", "ECE %", "KL", "MFLOPs"].map(str::to_owned).into();
@@ -86,7 +87,7 @@ impl Comparison {
                 cells.push(cell(row.shift_nll, 1.0, 4));
                 cells.push(cell(row.shift_ece, 100.0, 2));
             }
-            cells.extend(outside.iter().map(|name| cell(row.auroc.get(name).copied(), 100.0, 2)));
+            cells.extend(outside.iter().map(|name| cell(row.auroc.get(*name).copied(), 100.0, 2)));
             cells
         };
         (header, self.rows.iter().map(row).collect())
@@ -149,11 +150,7 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
         front("shift-nll", "NLL on corrupted images", "nats", &|row| row.shift_nll),
         front("shift-error", "Error on corrupted images", "%", &|row| percent(row.shift_error)),
     ];
-    let mut outside: Vec<&String> =
-        comparison.rows.iter().flat_map(|row| row.auroc.keys()).collect();
-    outside.sort();
-    outside.dedup();
-    for name in outside {
+    for name in comparison.outside() {
         let title = format!("FPR at 95 % TPR against {name}");
         figures.push(front(&format!("fpr95-{}", file_name(name)), &title, "%", &|row| {
             percent(row.fpr95.get(name).copied())
