@@ -12,7 +12,8 @@ use omma_model::checkpoint;
 use safetensors::SafeTensors;
 
 const KILLS: usize = 20;
-/// Mixup, dropout, router noise and an average of the weights: everything that has a state or a stream.
+/// Mixup, dropout, router noise, shards and an average of the weights: everything that has a state or a
+/// stream.
 const SETTINGS: &[&str] = &[
     "model.preset=vmoe-tiny",
     "model.patch=8",
@@ -32,6 +33,7 @@ const SETTINGS: &[&str] = &[
     "train.steps=400",
     "train.batch=8",
     "train.accumulation=2",
+    "train.shards=2",
     "train.ema=0.9",
     "train.checkpoint_every=3",
     "train.evaluate_every=50",

@@ -58,10 +58,7 @@ impl RoutingTally {
     /// Adds the routings of one forward pass.
     pub fn add(&mut self, routings: &[(usize, Routing)]) {
         for (place, (block, routing)) in routings.iter().enumerate() {
-            if self.layers.len() <= place {
-                self.layers.push((*block, Tally::default()));
-            }
-            let tally = &mut self.layers[place].1;
+            let tally = self.layer(place, *block);
             let Statistics { load, dropped, gate_entropy, tokens, .. } = routing.statistics();
             tally.load.resize(load.len(), 0);
             tally.load.iter_mut().zip(load).for_each(|(sum, load)| *sum += load as u64);
@@ -69,6 +66,25 @@ impl RoutingTally {
             tally.entropy += gate_entropy * tokens as f64;
             tally.tokens += tokens as f64;
         }
+    }
+
+    /// Adds what another tally has counted.
+    pub fn merge(&mut self, other: Self) {
+        for (place, (block, other)) in other.layers.into_iter().enumerate() {
+            let tally = self.layer(place, block);
+            tally.load.resize(other.load.len(), 0);
+            tally.load.iter_mut().zip(other.load).for_each(|(sum, load)| *sum += load);
+            tally.dropped += other.dropped;
+            tally.entropy += other.entropy;
+            tally.tokens += other.tokens;
+        }
+    }
+
+    fn layer(&mut self, place: usize, block: usize) -> &mut Tally {
+        if self.layers.len() <= place {
+            self.layers.push((block, Tally::default()));
+        }
+        &mut self.layers[place].1
     }
 
     /// What was added since the last time.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `recipe/` | what makes a run, as a user writes it |
 //! | `optimiser/`, `schedule.rs`, `average.rs` | how weights move |
-//! | `step.rs`, `trainer.rs` | one pass, and the loop around it |
+//! | `step.rs`, `shards.rs`, `trainer.rs` | one pass, several side by side, and the loop around them |
 //! | `run/` | a run on disk: checkpoints that appear whole or not at all |
 //! | `logs/`, `health.rs` | what is written down on the way |
 //! | `evaluate.rs`, `linear.rs` | how good it is, and what a linear classifier would be |
@@ -31,6 +31,7 @@ mod interval;
 mod linear;
 mod report;
 mod schedule;
+mod shards;
 mod splits;
 mod start;
 mod step;

@@ -16,7 +16,7 @@ use crate::{
 pub struct Pass {
     /// Images in it.
     pub images: usize,
-    /// Images that the model got right.
+    /// Images that the model got right; of a mixed one, the larger part counts.
     pub correct: usize,
     /// Mean loss with the routers' own losses.
     pub loss: f64,
@@ -24,6 +24,8 @@ pub struct Pass {
     pub auxiliary_loss: f64,
     /// Gradients of the loss, in the order of the parameters.
     pub gradients: Vec<Vec<f32>>,
+    /// Where the tokens went.
+    pub routing: RoutingTally,
 }
 
 /// Runs a batch forwards and backwards. Members of an ensemble are all trained on every image (paper
@@ -33,14 +35,13 @@ pub fn pass(
     mut batch: Batch,
     seed: Seed,
     device: &Device,
-    tally: &mut RoutingTally,
 ) -> Result<Pass> {
     let classes = model.config().classes;
     let mut pictures = images(&mut batch, device);
     let count = batch.len();
+    let mut labels: Vec<usize> = batch.targets.chunks_exact(classes).map(best).collect();
     let targets = TensorData::new(batch.targets, [1, count, classes]);
     let mut targets = Tensor::<3>::from_data(targets, device);
-    let mut labels = batch.labels;
     if let Some(config) = &model.config().mimo {
         let paired = pair(pictures, config, seed.named("mimo"));
         let row = |row: &usize| *row as i32;
@@ -53,7 +54,8 @@ pub fn pass(
         pictures = paired.images;
     }
     let output = model.forward(pictures, &Mode::Training(seed))?;
-    tally.add(&output.routings);
+    let mut routing = RoutingTally::default();
+    routing.add(&output.routings);
     let task = output.predictions.soft_cross_entropy(targets);
     let auxiliary = output.auxiliary_loss();
     let auxiliary_loss = auxiliary.clone().map_or(0.0, |loss| f64::from(loss.into_scalar::<f32>()));
@@ -72,7 +74,7 @@ pub fn pass(
     };
     let value = f64::from(loss.clone().into_scalar::<f32>());
     let gradients = gradients(model, &loss.backward());
-    Ok(Pass { images: labels.len(), correct, loss: value, auxiliary_loss, gradients })
+    Ok(Pass { images: labels.len(), correct, loss: value, auxiliary_loss, gradients, routing })
 }
 
 impl Pass {
@@ -82,6 +84,7 @@ impl Pass {
         self.correct += other.correct;
         self.loss += other.loss;
         self.auxiliary_loss += other.auxiliary_loss;
+        self.routing.merge(other.routing);
         for (own, other) in self.gradients.iter_mut().zip(other.gradients) {
             own.iter_mut().zip(other).for_each(|(a, b)| *a += b);
         }

@@ -22,9 +22,10 @@ use crate::{
     optimiser::{Optimiser, clip_global_norm},
     recipe::Recipe,
     run::{Best, Environment, Progress, RunFolder, State},
+    shards::Shards,
     splits::Splits,
     start::starting_model,
-    step::{Pass, pass},
+    step::Pass,
     weights::Weights,
 };
 
@@ -97,6 +98,7 @@ pub struct Trainer {
     average: Option<Average>,
     optimiser: Optimiser,
     loader: TrainLoader,
+    shards: Shards,
     train: Shared,
     validation: Shared,
     test: Shared,
@@ -185,6 +187,7 @@ impl Trainer {
             multiply_adds: cost.forward_macs,
         };
         let loader = loader(&recipe, &data.train, progress.step)?;
+        let shards = Shards::new(recipe.train.shards)?;
         let logs = Logs::open(&run, progress.step)?;
         run.write_json("environment.json", &Environment::now())?;
         let Splits { train, validation, test } = data;
@@ -198,6 +201,7 @@ impl Trainer {
             average,
             optimiser,
             loader,
+            shards,
             train,
             validation,
             test,
@@ -248,21 +252,24 @@ impl Trainer {
     }
 
     fn step(&mut self, interval: &mut Interval) -> Result<()> {
-        let (step, parts) = (self.progress.step, self.recipe.train.accumulation);
+        let (step, shards) = (self.progress.step, self.recipe.train.shards);
         let seed = Seed::new(self.recipe.seed).named("step").numbered(step);
         let mut sum: Option<Pass> = None;
-        for part in 0..parts {
-            let batch = self.loader.next_batch()?;
-            let seed = seed.numbered(part as u64);
-            let found = pass(&self.model, batch, seed, &self.device, &mut self.tally)
-                .map_err(|error| self.or_divergence(step + 1, error))?;
-            match &mut sum {
-                Some(sum) => sum.add(found),
-                None => sum = Some(found),
+        for round in 0..self.recipe.train.accumulation {
+            let numbers = (round * shards) as u64..((round + 1) * shards) as u64;
+            let parts = numbers.map(|part| Ok((self.loader.next_batch()?, seed.numbered(part))));
+            let parts = parts.collect::<Result<_>>()?;
+            for found in self.shards.run(&self.model, parts, &self.device) {
+                let found = found.map_err(|error| self.or_divergence(step + 1, error))?;
+                match &mut sum {
+                    Some(sum) => sum.add(found),
+                    None => sum = Some(found),
+                }
             }
         }
         let Some(mut sum) = sum else { return Ok(()) };
-        sum.divide(parts);
+        sum.divide(self.recipe.train.parts());
+        self.tally.merge(std::mem::take(&mut sum.routing));
         let norm = clip_global_norm(&mut sum.gradients, self.recipe.optimiser.clip_norm);
         let limit = self.recipe.train.explosion * (self.recipe.model.classes as f64).ln().max(0.1);
         Divergence {
@@ -402,7 +409,7 @@ impl Trainer {
 }
 
 fn loader(recipe: &Recipe, train: &Shared, step: u64) -> Result<TrainLoader> {
-    let position = Position { batches: step * recipe.train.accumulation as u64 };
+    let position = Position { batches: step * recipe.train.parts() as u64 };
     let seed = Seed::new(recipe.seed).named("data");
     Ok(TrainLoader::new(train.clone(), recipe.loading(), seed, position)?)
 }

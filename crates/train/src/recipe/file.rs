@@ -196,6 +196,7 @@ mod tests {
         assert!(message("train").contains("key=value"));
         assert!(message("train=3").contains("there is no setting"));
         assert!(message("train.accumulation=3").contains("equal parts"));
+        assert!(message("train.shards=3").contains("equal parts"));
         assert!(message("schedule.kind=cosin").contains("cosine"));
         let error = Recipe::parse::<&str>("[data", "x.toml".as_ref(), &[]).unwrap_err();
         assert!(error.to_string().starts_with("x.toml: "));

@@ -86,6 +86,9 @@ pub struct TrainRecipe {
     pub batch: usize,
     /// Parts that a step's images are computed in, for less memory.
     pub accumulation: usize,
+    /// Parts that are computed side by side, each on its own threads and with its own routing, as on
+    /// so many devices.
+    pub shards: usize,
     /// Share of every target that is spread over all classes.
     pub label_smoothing: f64,
     /// Decay of the moving average of the weights; 0 for none.
@@ -113,6 +116,7 @@ impl Default for TrainRecipe {
             epochs: 1.0,
             batch: 128,
             accumulation: 1,
+            shards: 1,
             label_smoothing: 0.0,
             ema: 0.0,
             evaluate_every: 0,
@@ -123,6 +127,13 @@ impl Default for TrainRecipe {
             explosion: 20.0,
             linear_baseline: true,
         }
+    }
+}
+
+impl TrainRecipe {
+    /// Parts that a step's images are cut into.
+    pub fn parts(&self) -> usize {
+        self.accumulation.saturating_mul(self.shards)
     }
 }
 
@@ -176,7 +187,7 @@ impl Recipe {
     /// How training batches are made.
     pub fn loading(&self) -> TrainOptions {
         TrainOptions {
-            batch: self.train.batch / self.train.accumulation.max(1),
+            batch: self.train.batch / self.train.parts().max(1),
             pixels: self.pixels(),
             augmentation: self.augment,
             mixing: self.mixing,
@@ -211,6 +222,7 @@ impl Recipe {
         let train = &self.train;
         positive("train.batch", train.batch as f64)?;
         positive("train.accumulation", train.accumulation as f64)?;
+        positive("train.shards", train.shards as f64)?;
         positive("train.log_every", train.log_every as f64)?;
         positive("train.keep", train.keep as f64)?;
         positive("train.explosion", train.explosion)?;
@@ -220,10 +232,11 @@ impl Recipe {
         if train.steps == 0 {
             positive("train.epochs (or train.steps)", train.epochs)?;
         }
-        if !train.batch.is_multiple_of(train.accumulation) {
+        if !train.batch.is_multiple_of(train.parts()) {
             return Err(recipe_error(format!(
-                "a batch of {} cannot be cut into {} equal parts (train.accumulation)",
-                train.batch, train.accumulation
+                "a batch of {} cannot be cut into {} equal parts (train.accumulation × train.shards)",
+                train.batch,
+                train.parts()
             )));
         }
         share("train.label_smoothing", train.label_smoothing)?;
