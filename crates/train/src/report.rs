@@ -1,5 +1,6 @@
 //! The page at the end of a run.
 
+use omma_data::augment::Mixing;
 use omma_report::{Bars, HeatMap, Lines, Page, PictureCard, Series, png};
 
 use crate::{
@@ -34,8 +35,14 @@ pub(crate) fn report(
     let classes = trained.test.classes();
     let mut page = Page::new(format!("Ommatidia: {}", recipe.name), recipe.about.clone())
         .facts(facts(result))
-        .section("Learning")
-        .figures(curves(&train, &evaluations));
+        .section("Learning");
+    if recipe.mixing != Mixing::default() {
+        page = page.text(
+            "The model learns from mixtures of two images, of which the larger part counts as the right \
+             answer: training accuracy is lower, and training loss higher, than on images as they are.",
+        );
+    }
+    page = page.figures(curves(&train, &evaluations));
     if !test.routing.is_empty() {
         page = page
             .section("Experts")
