@@ -12,8 +12,8 @@ use omma_model::checkpoint;
 use safetensors::SafeTensors;
 
 const KILLS: usize = 20;
-/// Mixup, dropout, router noise, shards and an average of the weights: everything that has a state or a
-/// stream.
+/// Mixup, dropout, router noise and an average of the weights: everything that has a state or a stream;
+/// in parts, one after the other and side by side.
 const SETTINGS: &[&str] = &[
     "model.preset=vmoe-tiny",
     "model.patch=8",

@@ -78,7 +78,7 @@ pub fn evaluate(
     for batch in EvalLoader::new(data.clone(), pixels, batch) {
         let mut batch = batch?;
         let output = model.forward(images(&mut batch, &device), &mode)?;
-        tally.add(&output.routings);
+        tally.add(RoutingTally::of(&output.routings));
         let logs = output.predictions.log_probabilities();
         let logs: Vec<f32> = logs.try_into_vec_as().expect("logits are floats");
         let samples = batch.indices.iter().zip(&batch.labels).zip(logs.chunks_exact(classes));

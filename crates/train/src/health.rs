@@ -55,36 +55,33 @@ pub struct RoutingTally {
 }
 
 impl RoutingTally {
-    /// Adds the routings of one forward pass.
-    pub fn add(&mut self, routings: &[(usize, Routing)]) {
-        for (place, (block, routing)) in routings.iter().enumerate() {
-            let tally = self.layer(place, *block);
+    /// Of one forward pass.
+    pub fn of(routings: &[(usize, Routing)]) -> Self {
+        let tally = |(block, routing): &(usize, Routing)| {
             let Statistics { load, dropped, gate_entropy, tokens, .. } = routing.statistics();
-            tally.load.resize(load.len(), 0);
-            tally.load.iter_mut().zip(load).for_each(|(sum, load)| *sum += load as u64);
-            tally.dropped += dropped.iter().sum::<usize>() as u64;
-            tally.entropy += gate_entropy * tokens as f64;
-            tally.tokens += tokens as f64;
-        }
+            let tally = Tally {
+                load: load.into_iter().map(|load| load as u64).collect(),
+                dropped: dropped.iter().sum::<usize>() as u64,
+                entropy: gate_entropy * tokens as f64,
+                tokens: tokens as f64,
+            };
+            (*block, tally)
+        };
+        Self { layers: routings.iter().map(tally).collect() }
     }
 
-    /// Adds what another tally has counted.
-    pub fn merge(&mut self, other: Self) {
-        for (place, (block, other)) in other.layers.into_iter().enumerate() {
-            let tally = self.layer(place, block);
-            tally.load.resize(other.load.len(), 0);
+    /// Adds what another tally of the same model has counted.
+    pub fn add(&mut self, other: Self) {
+        if self.layers.is_empty() {
+            self.layers = other.layers;
+            return;
+        }
+        for ((_, tally), (_, other)) in self.layers.iter_mut().zip(other.layers) {
             tally.load.iter_mut().zip(other.load).for_each(|(sum, load)| *sum += load);
             tally.dropped += other.dropped;
             tally.entropy += other.entropy;
             tally.tokens += other.tokens;
         }
-    }
-
-    fn layer(&mut self, place: usize, block: usize) -> &mut Tally {
-        if self.layers.len() <= place {
-            self.layers.push((block, Tally::default()));
-        }
-        &mut self.layers[place].1
     }
 
     /// What was added since the last time.

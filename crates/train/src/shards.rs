@@ -22,7 +22,7 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// For so many shards at a time, on the threads of the calling pool.
+    /// For so many shards at a time, with as many threads in all as the calling pool has.
     pub(crate) fn new(count: usize) -> Result<Self> {
         let threads = rayon::current_num_threads();
         let lanes = count.min(threads);
@@ -50,8 +50,8 @@ impl Shards {
             return parts.into_iter().map(each).collect();
         }
         let mut found = Vec::with_capacity(parts.len());
-        let mut parts = parts.into_iter().peekable();
-        while parts.peek().is_some() {
+        let mut parts = parts.into_iter();
+        while parts.len() > 0 {
             std::thread::scope(|scope| {
                 let start = |(lane, part): (_, _)| {
                     let lane: &ThreadPool = lane;
@@ -74,21 +74,19 @@ fn separate(model: &VisionTransformer) -> VisionTransformer {
 
 #[cfg(test)]
 mod tests {
-    use omma_model::ModelConfig;
-
     use super::*;
 
-    /// A mixture of experts with noise and dropout, on random images.
+    /// A mixture of experts with noise and dropout.
     fn model(device: &Device) -> VisionTransformer {
         let text = "model.preset = 'vmoe-tiny'\n\
             model.resolution = 16\nmodel.patch = 4\nmodel.width = 32\nmodel.depth = 2\n\
             model.heads = 2\nmodel.mlp = 64\nmodel.classes = 5\n\
             model.moe = { placement = '1', experts = 4, hidden = 32, dropout = 0.1 }";
         let recipe = crate::Recipe::parse::<&str>(text, "test".as_ref(), &[]).unwrap();
-        let config: ModelConfig = recipe.model;
-        config.init(Seed::new(1), device).unwrap()
+        recipe.model.init(Seed::new(1), device).unwrap()
     }
 
+    /// Random images.
     fn parts(count: usize) -> Vec<(Batch, Seed)> {
         use rand::RngExt;
         let part = |number: usize| {

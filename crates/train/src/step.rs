@@ -54,8 +54,7 @@ pub fn pass(
         pictures = paired.images;
     }
     let output = model.forward(pictures, &Mode::Training(seed))?;
-    let mut routing = RoutingTally::default();
-    routing.add(&output.routings);
+    let routing = RoutingTally::of(&output.routings);
     let task = output.predictions.soft_cross_entropy(targets);
     let auxiliary = output.auxiliary_loss();
     let auxiliary_loss = auxiliary.clone().map_or(0.0, |loss| f64::from(loss.into_scalar::<f32>()));
@@ -84,7 +83,7 @@ impl Pass {
         self.correct += other.correct;
         self.loss += other.loss;
         self.auxiliary_loss += other.auxiliary_loss;
-        self.routing.merge(other.routing);
+        self.routing.add(other.routing);
         for (own, other) in self.gradients.iter_mut().zip(other.gradients) {
             own.iter_mut().zip(other).for_each(|(a, b)| *a += b);
         }

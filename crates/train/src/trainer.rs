@@ -269,7 +269,7 @@ impl Trainer {
         }
         let Some(mut sum) = sum else { return Ok(()) };
         sum.divide(self.recipe.train.parts());
-        self.tally.merge(std::mem::take(&mut sum.routing));
+        self.tally.add(std::mem::take(&mut sum.routing));
         let norm = clip_global_norm(&mut sum.gradients, self.recipe.optimiser.clip_norm);
         let limit = self.recipe.train.explosion * (self.recipe.model.classes as f64).ln().max(0.1);
         Divergence {

@@ -84,10 +84,10 @@ pub struct TrainRecipe {
     pub epochs: f64,
     /// Images per step.
     pub batch: usize,
-    /// Parts that a step's images are computed in, for less memory.
+    /// Parts that a step's images are computed in one after the other, for less memory.
     pub accumulation: usize,
-    /// Parts that are computed side by side, each on its own threads and with its own routing, as on
-    /// so many devices.
+    /// Parts of those that are computed side by side, each on its own threads and with its own routing,
+    /// as on so many devices.
     pub shards: usize,
     /// Share of every target that is spread over all classes.
     pub label_smoothing: f64,
@@ -131,7 +131,7 @@ impl Default for TrainRecipe {
 }
 
 impl TrainRecipe {
-    /// Parts that a step's images are cut into.
+    /// Parts that a step's images are cut into in all.
     pub fn parts(&self) -> usize {
         self.accumulation.saturating_mul(self.shards)
     }
