@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod interrupt;
+mod limits;
 mod progress;
 mod study;
 mod subject;
@@ -25,6 +27,8 @@ static ALLOCATOR: Allocator = Allocator;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    limits: limits::LimitArguments,
 }
 
 #[derive(Subcommand)]
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     let arguments = Arguments::parse();
+    arguments.limits.put();
     let result = match arguments.command {
         Command::Train(command) => command.run(),
         Command::Recipes(command) => command.run(),
@@ -75,7 +80,7 @@ fn main() -> ExitCode {
         Err(error) if table::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             table::complain(&error);
-            ExitCode::FAILURE
+            error.downcast_ref().map_or(ExitCode::FAILURE, interrupt::Interrupted::exit_code)
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{io::IsTerminal, time::Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use omma_base::text::visible;
 use omma_train::{
     LayerHealth, Observer, Plan,
     logs::{EvaluationRecord, TrainRecord},
@@ -34,7 +35,7 @@ impl TrainingProgress {
     /// A line that stays.
     pub(crate) fn say(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
+            Some(bar) => bar.println(visible(text)),
             None => note(text),
         }
     }

@@ -42,16 +42,15 @@ impl Candidate {
             false => load_any(path, &device)?,
             true => {
                 let checkpoints = run.checkpoints();
-                let step = checkpoints.best().map(|best| best.step);
-                let Some(step) = step.or_else(|| checkpoints.steps().last().copied()) else {
+                let best = checkpoints.best()?.map(|best| best.step);
+                let Some(step) = best.or(checkpoints.steps()?.last().copied()) else {
                     bail!("{} has not come to its first checkpoint yet", path.display());
                 };
                 note(format!("{} is not finished; taking step {step}", path.display()));
                 load_any(&checkpoints.at(step), &device)?
             }
         };
-        let names = std::fs::read(run.file("classes.json")).ok();
-        let classes = names.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let classes = class_names(&run.file("classes.json"), model.config().classes)?;
         Ok(Self { path: path.to_owned(), model, recipe: Some(recipe), classes, unfinished })
     }
 
@@ -74,6 +73,20 @@ impl Candidate {
     pub(crate) fn label(&self) -> String {
         self.recipe.as_ref().map_or_else(|| self.name(), |recipe| recipe.name.clone())
     }
+}
+
+/// The names of a run's classes; fails where they are not as many as its model tells apart.
+fn class_names(path: &Path, classes: usize) -> Result<Option<Vec<String>>> {
+    let bytes = match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.with_context(|| path.display().to_string())?,
+    };
+    let names: Vec<String> = serde_json::from_slice(&bytes)
+        .with_context(|| format!("{} is not a list of names", path.display()))?;
+    if names.len() != classes {
+        bail!("{} names {} classes, but the model has {classes}", path.display(), names.len());
+    }
+    Ok(Some(names))
 }
 
 /// All candidates as one system.

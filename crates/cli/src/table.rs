@@ -3,21 +3,29 @@
 use std::io::{self, Write};
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
+use omma_base::text::visible;
 
-/// Writes lines to standard output; a reader that has gone away is an error like any other.
+/// Writes lines to standard output, in which nobody's names can do anything to the terminal; a reader that
+/// has gone away is an error like any other.
 pub(crate) fn say(text: impl std::fmt::Display) -> anyhow::Result<()> {
-    writeln!(io::stdout().lock(), "{text}")?;
+    writeln!(io::stdout().lock(), "{}", visible(&text.to_string()))?;
     Ok(())
 }
 
 /// Writes a message to standard error, beside results that another program may be reading.
 pub(crate) fn note(text: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", visible(&text.to_string()));
 }
 
-/// Writes the error and its causes in one line.
+/// Writes the error and its causes in one line, each cause once: many messages have theirs in them.
 pub(crate) fn complain(error: &anyhow::Error) {
-    note(format!("omma: {error:#}"));
+    let mut line = "omma".to_owned();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.ends_with(&cause) {
+            line += &format!(": {cause}");
+        }
+    }
+    note(line);
 }
 
 /// Whether an error is only that nobody reads any more.

@@ -11,7 +11,7 @@ use omma_data::{
     augment::{Augmentation, Crop, Mixing},
     world::{Variant, World},
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 
 const BATCH: usize = 256;
 

@@ -15,7 +15,7 @@ use omma_data::{
     corrupt::{Corruption, SEVERITIES},
     world::{Shape, Variant, World},
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 
 const GAP: usize = 2;
 

@@ -7,13 +7,15 @@ use fast_image_resize::{
     images::{TypedImage, TypedImageRef},
     pixels::U8x3,
 };
-use image::{ImageReader, Limits};
+use image::{DynamicImage, ImageDecoder, ImageReader, metadata::Orientation};
+use omma_base::{Limits, files::read_regular};
 
 use crate::error::{DataError, Result};
 
-/// Images of more pixels than this are taken for attacks, not for pictures.
-const LARGEST_SIDE: u32 = 16_384;
-const LARGEST_ALLOCATION: u64 = 512 << 20;
+/// The most bytes that a pixel takes: four channels of 16 bits.
+const LARGEST_PIXEL: u64 = 8;
+/// Headers, palettes, previews and colour profiles.
+const AROUND: u64 = 64 << 20;
 
 /// An RGB image, 8 bits per channel, row by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,18 +41,25 @@ impl Picture {
         Self { width, height, pixels }
     }
 
-    /// Decodes JPEG, PNG, WebP or BMP; `name` is for messages. A file that would unpack to an absurd
-    /// size is refused before memory is asked for.
+    /// Decodes JPEG, PNG, WebP or BMP, turned as its EXIF note says, which is how viewers show it; `name`
+    /// is for messages. A file with too many pixels is refused before memory is asked for.
     pub fn decode(bytes: &[u8], name: &Path) -> Result<Self> {
         let fault = |why: String| DataError::NotAnImage { path: name.into(), why };
+        let image_fault = |error: image::ImageError| fault(error.to_string());
+        let allowed = Limits::current();
+        let mut limits = image::Limits::no_limits();
+        limits.max_alloc = Some(allowed.pixels.saturating_mul(LARGEST_PIXEL).saturating_add(AROUND));
         let mut reader = ImageReader::new(std::io::Cursor::new(bytes));
-        let mut limits = Limits::default();
-        limits.max_image_width = Some(LARGEST_SIDE);
-        limits.max_image_height = Some(LARGEST_SIDE);
-        limits.max_alloc = Some(LARGEST_ALLOCATION);
         reader.limits(limits);
         let reader = reader.with_guessed_format().map_err(|error| fault(error.to_string()))?;
-        let decoded = reader.decode().map_err(|error| fault(error.to_string()))?.into_rgb8();
+        let mut decoder = reader.into_decoder().map_err(image_fault)?;
+        let (width, height) = decoder.dimensions();
+        allowed.check_pixels(width.into(), height.into()).map_err(fault)?;
+        // A note that cannot be read turns nothing.
+        let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+        let mut decoded = DynamicImage::from_decoder(decoder).map_err(image_fault)?;
+        decoded.apply_orientation(orientation);
+        let decoded = decoded.into_rgb8();
         if ends_early(bytes) {
             return Err(fault("it ends before the image does".to_owned()));
         }
@@ -63,7 +72,8 @@ impl Picture {
 
     /// Reads a file.
     pub fn open(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(DataError::io(path))?;
+        let most = Limits::current().pixels.saturating_mul(LARGEST_PIXEL).saturating_add(AROUND);
+        let bytes = read_regular(path, most).map_err(DataError::io(path))?;
         Self::decode(&bytes, path)
     }
 
@@ -362,7 +372,7 @@ mod tests {
 
     #[test]
     fn damaged_bytes_never_panic() {
-        let mut rng = omma_routing::Seed::new(1).rng();
+        let mut rng = omma_base::Seed::new(1).rng();
         for format in [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::Bmp, ImageFormat::WebP] {
             let bytes = encoded(photograph(24, 17), format);
             for _ in 0..150 {
@@ -380,7 +390,7 @@ mod tests {
 
     #[test]
     fn any_part_of_any_size_can_be_taken() {
-        let mut rng = omma_routing::Seed::new(2).rng();
+        let mut rng = omma_base::Seed::new(2).rng();
         for (width, height) in [(1, 1), (1, 9), (7, 3), (33, 32)] {
             let picture = Picture::filled(width, height, [10, 20, 30]);
             for _ in 0..300 {

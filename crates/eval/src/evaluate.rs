@@ -163,7 +163,7 @@ pub fn evaluate(
         ood_score: protocol.ood_score,
         cost: system.cost()?,
         images_per_second,
-        peak_rss_bytes: omma_kernels::memory::peak(),
+        peak_rss_bytes: omma_base::memory::peak(),
     })
 }
 

@@ -6,7 +6,7 @@ use omma_data::{
     Picture, Selection,
     corrupt::{Corruption, SEVERITIES},
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 use serde::{Deserialize, Serialize};
 
 use crate::{

@@ -88,7 +88,7 @@ impl Validation {
 
 #[cfg(test)]
 mod tests {
-    use omma_routing::Seed;
+    use omma_base::Seed;
     use rand::RngExt;
 
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use omma_base::range::OutOfRange;
 use omma_routing::RoutingError;
 use thiserror::Error;
 
@@ -13,14 +14,14 @@ pub type Result<T, E = ModelError> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "every message says what its fields are")]
 pub enum ModelError {
-    #[error("{name} is 0")]
-    Zero { name: &'static str },
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    #[error("the model is too large to be counted: {what}")]
+    TooLarge { what: String },
     #[error("a width of {width} cannot be cut into {heads} heads")]
     Heads { width: usize, heads: usize },
     #[error("an image of {resolution} pixels has no patch of {patch} pixels")]
     Resolution { resolution: usize, patch: usize },
-    #[error("a dropout rate is at least 0 and below 1, not {rate}")]
-    Dropout { rate: f32 },
     #[error("{left} and {right} do not go together")]
     Incompatible { left: &'static str, right: &'static str },
     #[error("placement {placement} does not fit {depth} blocks: {why}")]
@@ -77,6 +78,23 @@ pub enum ModelError {
 }
 
 impl ModelError {
+    /// Whether a file was read and found wrong. Anything else, such as a full disk or too many open files,
+    /// says nothing about the file.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::NotACheckpoint { .. }
+            | Self::Truncated { .. }
+            | Self::Checksum { .. }
+            | Self::TensorShape { .. }
+            | Self::MissingTensor { .. }
+            | Self::UnusedTensors { .. }
+            | Self::TensorType { .. } => true,
+            // It was looked for where it must be.
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     /// An error of the file system, with the path it happened at.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

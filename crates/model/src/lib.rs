@@ -6,7 +6,7 @@
 //! ```
 //! use burn::tensor::{Device, Tensor};
 //! use omma_model::{Mode, apply_settings, preset};
-//! use omma_routing::Seed;
+//! use omma_base::Seed;
 //!
 //! // E³ with two members on a model that a laptop trains.
 //! let config = apply_settings(&preset("e3-tiny")?, &["classes=100", "depth=4"])?;
@@ -45,7 +45,7 @@ mod vit;
 pub use config::{
     BatchEnsembleConfig, FastWeights, FeedForwardKind, MimoConfig, ModelConfig, MoeConfig,
     MoeScope, Normalisation, PRESETS, Placement, Pooling, Position, RouterKind, Tiling,
-    apply_settings, apply_value, nearest, preset,
+    apply_settings, apply_value, preset,
 };
 pub use error::{ModelError, Result};
 pub use layers::{

@@ -1,6 +1,6 @@
 //! What a forward pass is for.
 
-use omma_routing::Seed;
+use omma_base::Seed;
 
 /// What a forward pass is for. Everything random in it comes from the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::{fs, path::Path};
 use burn::tensor::Device;
 use omma_model::{
     ModelError, VisionTransformer, apply_settings,
-    checkpoint::{CONFIG, WEIGHTS, load, save, summary, write_atomically},
+    checkpoint::{CONFIG, WEIGHTS, load, save, summary},
     parameter_values, preset,
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 
 fn model(settings: &[&str]) -> VisionTransformer {
     let small = ["width=32", "mlp=48", "depth=4", "heads=2", "resolution=16", "moe.experts=4"];
@@ -149,24 +149,6 @@ fn files_of_others_are_no_checkpoints() {
         assert!(summary(folder.path()).is_err());
     }
     assert!(matches!(read(&folder.path().join("nowhere")).unwrap_err(), ModelError::Io { .. }));
-}
-
-#[test]
-fn an_interrupted_write_leaves_the_old_checkpoint() {
-    let folder = tempfile::tempdir().unwrap();
-    save(&model(&[]), folder.path()).unwrap();
-    let file = folder.path().join(WEIGHTS);
-    let before = fs::read(&file).unwrap();
-    let broken = write_atomically(&file, |temporary| {
-        fs::write(temporary, b"half of a check")?;
-        Err(std::io::Error::other("the disk is full"))
-    });
-    assert!(broken.unwrap_err().to_string().contains("the disk is full"));
-    assert!(fs::read(&file).unwrap() == before);
-    let names: Vec<_> =
-        fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(names.len(), 2, "{names:?}");
-    read(folder.path()).unwrap();
 }
 
 #[test]

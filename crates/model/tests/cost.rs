@@ -147,7 +147,7 @@ fn soft_moes_have_the_parameters_of_paper_004() {
             "moe.slots=1".to_owned(),
         ];
         let config = configured("softmoe-b16", &settings);
-        let model = config.init(omma_routing::Seed::new(0), &burn::tensor::Device::flex()).unwrap();
+        let model = config.init(omma_base::Seed::new(0), &burn::tensor::Device::flex()).unwrap();
         let count = |of_experts: bool| {
             let parameters = omma_model::parameters(&model);
             let parameters =
@@ -181,7 +181,7 @@ fn the_mnist_network_of_paper_004_has_its_parameters() {
         },
         shared_expert: false,
     };
-    let layer = layer.init(omma_routing::Seed::new(0), &burn::tensor::Device::flex()).unwrap();
+    let layer = layer.init(omma_base::Seed::new(0), &burn::tensor::Device::flex()).unwrap();
     let head = omma_model::Dense::zeros(4 * width, classes, &burn::tensor::Device::flex());
     let matrices = layer.experts.up.lazy_shape().num_elements()
         + layer.experts.down.lazy_shape().num_elements();
@@ -204,7 +204,7 @@ fn rows_cover_the_model() {
     for system in systems {
         for settings in variants {
             let config = apply_settings(&preset(system).unwrap(), settings).unwrap();
-            let model = config.init(omma_routing::Seed::new(0), &burn::tensor::Device::flex());
+            let model = config.init(omma_base::Seed::new(0), &burn::tensor::Device::flex());
             let parameters = omma_model::parameters(&model.unwrap());
             let all: usize = parameters.iter().map(|p| p.shape.iter().product::<usize>()).sum();
             let cost = config.cost(config.resolution).unwrap();

@@ -9,7 +9,7 @@ use omma_model::{
     import::{Family, import, largest_difference, tensor_file},
     open_tensors,
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)

@@ -6,7 +6,7 @@ use omma_model::{
     apply_settings, parameter_values, preset,
     systems::{DeepEnsemble, Start, Target, Upcycling, adapt, pair, step_zero_difference, upcycle},
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 use rand::RngExt;
 
 const SMALL: &[&str] =

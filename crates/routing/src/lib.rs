@@ -75,7 +75,6 @@ mod layout;
 mod plan;
 mod pool;
 mod router;
-mod seed;
 mod statistics;
 
 pub use affinity::{Affinity, CombineWeights, Sinkhorn, SparseTransport};
@@ -86,8 +85,8 @@ pub use error::{Result, RoutingError};
 pub use gate::GateTable;
 pub use layout::{Grouping, Groups, Layout, Place, Scope};
 pub use losses::{AuxiliaryLosses, Loss, LossTerm};
+pub use omma_base::Seed;
 pub use plan::{Plan, SoftPlan, SparsePlan};
 pub use pool::{Askers, Gate, Pool, PruneMode, Pruning};
 pub use router::{Context, Router, Routing};
-pub use seed::Seed;
 pub use statistics::Statistics;

@@ -32,8 +32,19 @@ pub enum TrainError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} holds a run already; go on with `--resume {path}`, or choose another folder")]
     RunExists { path: PathBuf },
+    #[error(
+        "{path} is in use: {owner} is training there; wait for it or stop it, or choose another folder"
+    )]
+    Owned { path: PathBuf, owner: String },
     #[error("{path} has no checkpoint to go on from{why}")]
     NoCheckpoint { path: PathBuf, why: String },
+    #[error(
+        "{path} is not the recipe that its newest checkpoint was trained by: {changes}; put it back, or \
+         go on with what it says now by --accept-recipe"
+    )]
+    RecipeChanged { path: PathBuf, changes: String },
+    #[error("stopped before its end")]
+    Interrupted,
     #[error("{path} is damaged: {why}")]
     Damaged { path: PathBuf, why: String },
     #[error("{why}\n\n{layers}\n\n{last_good}")]
@@ -47,6 +58,17 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Whether a checkpoint was read and found wrong. An error of the file system is none of its faults.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::Model(error) => error.is_damage(),
+            // It was looked for where it must be.
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         |source| Self::Io { path, source }

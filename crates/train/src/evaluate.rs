@@ -1,5 +1,7 @@
 //! A model on images it has not seen.
 
+use std::collections::BTreeMap;
+
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_data::{Batch, EvalLoader, Pixels, Shared};
 use omma_model::VisionTransformer;
@@ -7,6 +9,7 @@ use omma_model::VisionTransformer;
 use crate::{
     error::Result,
     health::{LayerHealth, RoutingTally},
+    stop::Stop,
 };
 
 /// One prediction, to be shown.
@@ -30,8 +33,9 @@ pub struct Evaluation {
     /// Images that it got right.
     pub correct: usize,
     nll: f64,
-    /// `[classes, classes]`: what it is, then what the model says.
-    pub confusion: Vec<Vec<u64>>,
+    /// How often an image is the first and the model says the second; only what has happened, because a
+    /// whole matrix of 20,000 classes is larger than the model.
+    pub confusion: BTreeMap<(usize, usize), u64>,
     /// The first images that it got right.
     pub right: Vec<Example>,
     /// The images where it is most sure and wrong.
@@ -61,21 +65,21 @@ pub(crate) fn images(batch: &mut Batch, device: &Device) -> Tensor<4> {
 /// Examples of each kind that are kept.
 const EXAMPLES: usize = 12;
 
-/// Evaluates a model, which is not on a device with gradients; `progress` hears of every batch's images.
+/// Evaluates a model, which is not on a device with gradients, unless it is to stop.
 pub fn evaluate(
     model: &VisionTransformer,
     data: &Shared,
     pixels: Pixels,
     batch: usize,
-    mut progress: impl FnMut(usize),
+    stop: &Stop,
 ) -> Result<Evaluation> {
     let device = Device::flex();
     let mode = model.config().prediction_mode();
     let classes = model.config().classes;
-    let confusion = vec![vec![0; classes]; classes];
-    let mut result = Evaluation { confusion, ..Evaluation::default() };
+    let mut result = Evaluation::default();
     let mut tally = RoutingTally::default();
     for batch in EvalLoader::new(data.clone(), pixels, batch) {
+        stop.check()?;
         let mut batch = batch?;
         let output = model.forward(images(&mut batch, &device), &mode)?;
         tally.add(RoutingTally::of(&output.routings));
@@ -85,7 +89,6 @@ pub fn evaluate(
         for ((index, label), logs) in samples {
             result.add(*index, *label, logs);
         }
-        progress(batch.len());
     }
     result.routing = tally.take();
     Ok(result)
@@ -98,7 +101,7 @@ impl Evaluation {
         self.samples += 1;
         self.correct += usize::from(predicted == label);
         self.nll -= f64::from(logs[label]);
-        self.confusion[label][predicted] += 1;
+        *self.confusion.entry((label, predicted)).or_default() += 1;
         match predicted == label {
             true if self.right.len() < EXAMPLES => self.right.push(example),
             true => {}

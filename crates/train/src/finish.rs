@@ -1,7 +1,7 @@
 //! The end of a run: the test, the comparison, the files.
 
+use omma_base::{Seed, memory};
 use omma_model::checkpoint;
-use omma_routing::Seed;
 use serde::Serialize;
 
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     recipe::Recipe,
     report::report,
     run::{Best, RunFolder},
+    stop::Stop,
     trainer::{Observer, Trained},
 };
 
@@ -48,22 +49,23 @@ pub struct TrainingResult {
     pub routing: Vec<LayerHealth>,
 }
 
-/// Tests the model and writes `model.safetensors`, `result.json` and `report.html`.
+/// Tests the model, unless it is to stop, and writes `model.safetensors`, `result.json` and `report.html`.
 pub fn finish(
     run: &RunFolder,
     recipe: &Recipe,
     trained: &Trained,
     observer: &mut dyn Observer,
+    stop: &Stop,
 ) -> Result<TrainingResult> {
     checkpoint::save(&trained.model, run.path())?;
     observer.doing("testing");
     let pixels = recipe.pixels();
-    let test = evaluate(&trained.model, &trained.test, pixels, recipe.train.batch, |_| {})?;
+    let test = evaluate(&trained.model, &trained.test, pixels, recipe.train.batch, stop)?;
     let linear_baseline_accuracy = match recipe.train.linear_baseline {
         true => {
             observer.doing("fitting a linear classifier for comparison");
             let seed = Seed::new(recipe.seed).named("linear");
-            Some(linear_baseline(&trained.train, &trained.test, pixels, seed)?)
+            Some(linear_baseline(&trained.train, &trained.test, pixels, seed, stop)?)
         }
         false => None,
     };
@@ -81,9 +83,10 @@ pub fn finish(
         best_validation: trained.progress.best,
         train_seconds: trained.progress.seconds,
         images_per_second: images / trained.progress.seconds.max(1e-9),
-        peak_rss_bytes: omma_kernels::memory::peak(),
+        peak_rss_bytes: memory::peak(),
         routing: test.routing.clone(),
     };
+    stop.check()?;
     observer.doing("writing the report");
     run.write("report.html", report(run, recipe, trained, &test, &result)?)?;
     run.write_json("result.json", &result)?;

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `recipe/` | what makes a run, as a user writes it |
 //! | `optimiser/`, `schedule.rs`, `average.rs` | how weights move |
-//! | `step.rs`, `shards.rs`, `trainer.rs` | one pass, several side by side, and the loop around them |
+//! | `start.rs` | what a run begins with, or goes on with |
+//! | `step.rs`, `shards.rs`, `trainer.rs`, `stop.rs` | one pass, several side by side, and the loop around them |
 //! | `run/` | a run on disk: checkpoints that appear whole or not at all |
 //! | `logs/`, `health.rs` | what is written down on the way |
 //! | `evaluate.rs`, `linear.rs` | how good it is, and what a linear classifier would be |
@@ -35,6 +36,7 @@ mod shards;
 mod splits;
 mod start;
 mod step;
+mod stop;
 mod trainer;
 mod weights;
 
@@ -46,6 +48,8 @@ pub use health::{LayerHealth, RoutingTally};
 pub use linear::linear_baseline;
 pub use recipe::Recipe;
 pub use schedule::{Schedule, ScheduleKind};
+pub use start::Resume;
 pub use step::{Pass, pass};
+pub use stop::Stop;
 pub use trainer::{Observer, Outcome, Plan, Trained, Trainer};
 pub use weights::{Weights, gradients};

@@ -2,13 +2,14 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData, activation::softmax};
 use omma_data::{EvalLoader, Pixels, Shared};
-use omma_routing::Seed;
+use omma_base::Seed;
 use rand::seq::SliceRandom;
 
 use crate::{
     error::Result,
     optimiser::{Optimiser, OptimiserConfig},
     schedule::Schedule,
+    stop::Stop,
 };
 
 /// Sides above this are made smaller; pixels beyond this many are not read.
@@ -24,7 +25,7 @@ struct Table {
     labels: Vec<usize>,
 }
 
-fn read(data: &Shared, pixels: Pixels, most: usize) -> Result<Table> {
+fn read(data: &Shared, pixels: Pixels, most: usize, stop: &Stop) -> Result<Table> {
     let features = pixels.side * pixels.side * 3;
     let mut table = Table { features, rows: Vec::new(), labels: Vec::new() };
     // Evenly spread, because a folder is sorted by class.
@@ -32,6 +33,7 @@ fn read(data: &Shared, pixels: Pixels, most: usize) -> Result<Table> {
     let chosen = (0..data.len()).step_by(every).collect();
     let data: Shared = std::sync::Arc::new(omma_data::Selection::new(data.clone(), chosen));
     for batch in EvalLoader::new(data, pixels, BATCH) {
+        stop.check()?;
         let batch = batch?;
         table.rows.extend(batch.pixels);
         table.labels.extend(batch.labels);
@@ -40,11 +42,17 @@ fn read(data: &Shared, pixels: Pixels, most: usize) -> Result<Table> {
 }
 
 /// Test accuracy of multinomial logistic regression on normalised pixels, fitted with AdamW.
-pub fn linear_baseline(train: &Shared, test: &Shared, pixels: Pixels, seed: Seed) -> Result<f64> {
+pub fn linear_baseline(
+    train: &Shared,
+    test: &Shared,
+    pixels: Pixels,
+    seed: Seed,
+    stop: &Stop,
+) -> Result<f64> {
     let device = Device::flex();
     let pixels = Pixels { side: pixels.side.min(LARGEST_SIDE), ..pixels };
     let classes = train.classes().len();
-    let table = read(train, pixels, MOST_VALUES)?;
+    let table = read(train, pixels, MOST_VALUES, stop)?;
     let features = table.features;
     let config = OptimiserConfig { learning_rate: 1e-3, weight_decay: 1e-2, ..Default::default() };
     let shape = [features + 1, classes];
@@ -66,6 +74,7 @@ pub fn linear_baseline(train: &Shared, test: &Shared, pixels: Pixels, seed: Seed
     for epoch in 0..EPOCHS {
         order.shuffle(&mut seed.named("epoch").numbered(epoch as u64).rng());
         for rows in order.chunks(BATCH) {
+            stop.check()?;
             let x = all.clone().select(0, Tensor::<1, Int>::from_data(rows, &device));
             let mut target = vec![0.0_f32; rows.len() * classes];
             for (slot, row) in rows.iter().enumerate() {
@@ -85,6 +94,7 @@ pub fn linear_baseline(train: &Shared, test: &Shared, pixels: Pixels, seed: Seed
     drop(all);
     let (mut right, mut seen) = (0, 0);
     for batch in EvalLoader::new(test.clone(), pixels, BATCH) {
+        stop.check()?;
         let mut batch = batch?;
         let x = TensorData::new(std::mem::take(&mut batch.pixels), [batch.len(), features]);
         let logits = predict(Tensor::from_data(x, &device), &values[0]);

@@ -26,7 +26,7 @@ pub(crate) fn report(
     result: &TrainingResult,
 ) -> Result<String> {
     let (mut train, mut evaluations) = (Vec::new(), Vec::new());
-    for record in read_records(run) {
+    for record in read_records(run)? {
         match record {
             Record::Train(record) => train.push(record),
             Record::Evaluation(record) => evaluations.push(record),
@@ -177,18 +177,36 @@ fn routing(test: &[LayerHealth], train: &[TrainRecord]) -> Vec<String> {
     figures
 }
 
+/// A matrix of more classes cannot be read.
+const MOST_CLASSES: usize = 50;
+
+/// The confusion matrix; of many classes, those that take part in most mistakes.
 fn confusion(test: &Evaluation, classes: &[String]) -> String {
+    let mut shown: Vec<usize> = (0..classes.len()).collect();
+    let mut title = "Confusion".to_owned();
+    if classes.len() > MOST_CLASSES {
+        let mut mistakes = vec![0; classes.len()];
+        for ((label, predicted), count) in &test.confusion {
+            if label != predicted {
+                mistakes[*label] += count;
+                mistakes[*predicted] += count;
+            }
+        }
+        shown.sort_by_key(|class| std::cmp::Reverse(mistakes[*class]));
+        shown.truncate(MOST_CLASSES);
+        shown.sort_unstable();
+        title = format!("Confusion among the {MOST_CLASSES} classes with most mistakes");
+    }
+    let count = |row: usize, column: usize| *test.confusion.get(&(row, column)).unwrap_or(&0) as f64;
+    let names: Vec<String> = shown.iter().map(|class| classes[*class].clone()).collect();
+    let row = |row: &usize| shown.iter().map(|column| count(*row, *column)).collect();
     HeatMap {
-        title: "Confusion".to_owned(),
+        title,
         row_label: "it is".to_owned(),
         column_label: "the model says".to_owned(),
-        rows: classes.to_vec(),
-        columns: classes.to_vec(),
-        values: test
-            .confusion
-            .iter()
-            .map(|row| row.iter().map(|count| *count as f64).collect())
-            .collect(),
+        rows: names.clone(),
+        columns: names,
+        values: shown.iter().map(row).collect(),
     }
     .svg()
 }

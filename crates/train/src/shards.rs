@@ -7,7 +7,7 @@
 use burn::{module::Module, tensor::Device};
 use omma_data::Batch;
 use omma_model::VisionTransformer;
-use omma_routing::Seed;
+use omma_base::Seed;
 use rayon::ThreadPool;
 
 use crate::{

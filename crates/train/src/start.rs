@@ -1,18 +1,136 @@
 //! The model that a run starts with: fresh, or from a checkpoint.
 
 use burn::tensor::Device;
+use omma_base::Seed;
 use omma_model::{Position, VisionTransformer, checkpoint, parameter_values, with_values};
-use omma_routing::Seed;
 
 use crate::{
-    error::Result,
+    average::Average,
+    error::{Result, TrainError},
+    optimiser::Optimiser,
     recipe::{Recipe, recipe_error},
+    run::{Progress, RunFolder, State},
+    weights::Weights,
 };
+
+/// How a run may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Resume {
+    /// From its start, if none of its checkpoints can be read.
+    pub from_start: bool,
+    /// By its recipe as it is now, if that is not what its checkpoint was trained by.
+    pub accept_recipe: bool,
+}
+
+/// What training begins with, or goes on with.
+pub(crate) struct Begin {
+    pub(crate) model: VisionTransformer,
+    /// Those that are trained.
+    pub(crate) weights: Weights,
+    pub(crate) average: Option<Average>,
+    pub(crate) optimiser: Optimiser,
+    pub(crate) progress: Progress,
+    /// The step of the checkpoint that it goes on from.
+    pub(crate) from: Option<u64>,
+}
+
+impl Begin {
+    /// From the start.
+    pub(crate) fn fresh(recipe: &mut Recipe, device: &Device) -> Result<Self> {
+        recipe.check_memory()?;
+        let model = starting_model(recipe, device)?;
+        Ok(Self::with(recipe, model))
+    }
+
+    fn with(recipe: &Recipe, model: VisionTransformer) -> Self {
+        let weights = Weights::of(&model);
+        let parameters = weights.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
+        let optimiser = Optimiser::new(recipe.optimiser, recipe.model.depth, parameters);
+        let decay = recipe.train.ema;
+        let average = (decay > 0.0).then(|| Average::new(decay, &weights.values));
+        Self { model, weights, average, optimiser, progress: Progress::default(), from: None }
+    }
+
+    /// From the newest checkpoint that can be read. Those that were read and found damaged are set aside
+    /// once a good one is found; before that, and for any other error, everything stays as it is.
+    pub(crate) fn again(
+        run: &RunFolder,
+        recipe: &mut Recipe,
+        how: Resume,
+        device: &Device,
+    ) -> Result<Self> {
+        let checkpoints = run.checkpoints();
+        let mut damaged = Vec::new();
+        let mut found = None;
+        for step in checkpoints.steps()?.into_iter().rev() {
+            match Self::at(run, recipe, step, how, device) {
+                Err(error) if error.is_damage() => damaged.push((step, error)),
+                other => {
+                    found = Some(other?);
+                    break;
+                }
+            }
+        }
+        if found.is_none() && checkpoints.ever()? && !how.from_start {
+            let why = match damaged.first() {
+                None => ", but it had some: they are gone".to_owned(),
+                Some((_, error)) => format!(": none of them can be read ({error})"),
+            };
+            let why = format!("{why}; --from-start begins it again");
+            return Err(TrainError::NoCheckpoint { path: run.path().to_owned(), why });
+        }
+        for (step, error) in damaged {
+            let aside = checkpoints.set_aside(step)?;
+            tracing::warn!("{error}; it is now {}", aside.display());
+        }
+        found.map_or_else(|| Self::fresh(recipe, device), Ok)
+    }
+
+    /// From the checkpoint after a step.
+    fn at(
+        run: &RunFolder,
+        recipe: &Recipe,
+        step: u64,
+        how: Resume,
+        device: &Device,
+    ) -> Result<Self> {
+        let folder = run.checkpoints().at(step);
+        let (model, identity) = checkpoint::load_identified(&folder, device)?;
+        let mut begin = Self::with(recipe, model);
+        let averaged = begin.average.is_some();
+        let state = State::load(&folder, (step, &identity), &mut begin.optimiser, averaged)?;
+        if let (Some(then), false) = (&state.recipe, how.accept_recipe) {
+            same_recipe(run, recipe, then)?;
+        }
+        if let (Some(raw), Some(average)) = (state.raw, &mut begin.average) {
+            average.values = std::mem::replace(&mut begin.weights.values, raw);
+            begin.model = begin.weights.put(begin.model)?;
+        }
+        Ok(Self { progress: state.progress, from: Some(step), ..begin })
+    }
+}
+
+/// Fails where a recipe is not the one that a checkpoint was trained by: a bit that turned over in it would
+/// make another model of the same name.
+fn same_recipe(run: &RunFolder, now: &Recipe, then: &str) -> Result<()> {
+    let path = run.file("recipe.toml");
+    let Ok(then) = Recipe::parse::<&str>(then, &path, &[]) else { return Ok(()) };
+    let changes = now.differences(&then);
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let shown = changes.iter().take(3).map(|(key, now, then)| format!("{key} is {now} and was {then}"));
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if changes.len() > 3 {
+        text += &format!(", and {} more", changes.len() - 3);
+    }
+    Err(TrainError::RecipeChanged { path, changes: text })
+}
 
 /// The model of a recipe. Of a checkpoint, everything is taken that has a place in the recipe's model;
 /// a classifier for other classes starts fresh, learned positions are kept at their own grid and
 /// interpolated, and anything else that does not fit is an error.
-pub(crate) fn starting_model(recipe: &mut Recipe, device: &Device) -> Result<VisionTransformer> {
+fn starting_model(recipe: &mut Recipe, device: &Device) -> Result<VisionTransformer> {
     let seed = Seed::new(recipe.seed).named("model");
     let Some(path) = recipe.init.clone() else { return Ok(recipe.model.init(seed, device)?) };
     let source = checkpoint::load(&path, &Device::flex())?;

@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_data::Batch;
 use omma_model::{Mode, VisionTransformer, systems::pair};
-use omma_routing::Seed;
+use omma_base::Seed;
 
 use crate::{
     error::Result,

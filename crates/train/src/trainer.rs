@@ -1,15 +1,12 @@
 //! The loop: from a recipe, or from where a run stopped, to a trained model.
 
-use std::{
-    path::PathBuf,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Instant,
-};
+use std::{path::Path, time::Instant};
 
 use burn::{module::Module, tensor::Device};
+use omma_base::Seed;
 use omma_data::{Position, Shared, TrainLoader};
 use omma_model::{ModelError, VisionTransformer, checkpoint};
-use omma_routing::{RoutingError, Seed};
+use omma_routing::RoutingError;
 
 use crate::{
     average::Average,
@@ -21,11 +18,12 @@ use crate::{
     logs::{EvaluationRecord, Logs, Record, TrainRecord},
     optimiser::{Optimiser, clip_global_norm},
     recipe::Recipe,
-    run::{Best, Environment, Progress, RunFolder, State},
+    run::{Best, Environment, Place, Progress, RunFolder, Saved, State},
     shards::Shards,
     splits::Splits,
-    start::starting_model,
+    start::{Begin, Resume},
     step::Pass,
+    stop::Stop,
     weights::Weights,
 };
 
@@ -110,73 +108,38 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// A new run in a folder.
-    pub fn start(path: &std::path::Path, mut recipe: Recipe) -> Result<Self> {
+    /// A new run.
+    pub fn start(place: Place, mut recipe: Recipe) -> Result<Self> {
         let data = Splits::open(&mut recipe)?;
         let device = Device::flex().autodiff();
-        let model = starting_model(&mut recipe, &device)?;
+        let begin = Begin::fresh(&mut recipe, &device)?;
         recipe.check()?;
-        let run = RunFolder::create(path, &recipe)?;
+        let run = RunFolder::create(place, &recipe)?;
         run.write_json("classes.json", &data.train.classes())?;
-        Self::new(recipe, run, data, model, device, None)
+        Self::new(recipe, run, data, begin, device)
     }
 
-    /// Goes on with a run from its newest checkpoint that can be read, or from the start if it was
-    /// killed before the first. One that cannot be read is set aside.
-    pub fn resume(path: &std::path::Path) -> Result<Self> {
+    /// Goes on with a run from its newest checkpoint that can be read. One that was read and found
+    /// damaged is set aside; an error of the file system ends the attempt and touches nothing. A run that
+    /// was killed before its first checkpoint begins again.
+    pub fn resume(path: &Path, how: Resume) -> Result<Self> {
         let (run, mut recipe) = RunFolder::open(path)?;
-        run.checkpoints().tidy()?;
+        let run = run.own()?;
+        run.tidy()?;
         let data = Splits::open(&mut recipe)?;
         let device = Device::flex().autodiff();
-        let mut damaged = false;
-        for step in run.checkpoints().steps().into_iter().rev() {
-            let model = checkpoint::load(&run.checkpoints().at(step), &device).map_err(Into::into);
-            let trainer = model.and_then(|model| {
-                let (recipe, run, data) = (recipe.clone(), run.clone(), data.clone());
-                Self::new(recipe, run, data, model, device.clone(), Some(step))
-            });
-            match trainer {
-                Err(error @ (TrainError::Damaged { .. } | TrainError::Model(_))) => {
-                    let aside = run.checkpoints().set_aside(step)?;
-                    tracing::warn!("{error}; it is now {}", aside.display());
-                    damaged = true;
-                }
-                other => return other,
-            }
-        }
-        if damaged {
-            let why = ": none of them can be read".to_owned();
-            return Err(TrainError::NoCheckpoint { path: path.to_owned(), why });
-        }
-        let model = starting_model(&mut recipe, &device)?;
-        Self::new(recipe, run, data, model, device, None)
+        let begin = Begin::again(&run, &mut recipe, how, &device)?;
+        Self::new(recipe, run, data, begin, device)
     }
 
-    /// A training that begins with a model, or goes on from the checkpoint that the model is of.
     fn new(
         recipe: Recipe,
         run: RunFolder,
         data: Splits,
-        mut model: VisionTransformer,
+        begin: Begin,
         device: Device,
-        from: Option<u64>,
     ) -> Result<Self> {
-        let mut weights = Weights::of(&model);
-        let parameters = weights.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
-        let mut optimiser = Optimiser::new(recipe.optimiser, recipe.model.depth, parameters);
-        let decay = recipe.train.ema;
-        let mut average = (decay > 0.0).then(|| Average::new(decay, &weights.values));
-        let mut progress = Progress::default();
-        if let Some(step) = from {
-            let folder = run.checkpoints().at(step);
-            let state = State::load(&folder, &mut optimiser, average.is_some())?;
-            progress = state.progress;
-            if let Some(raw) = state.raw {
-                let values = std::mem::replace(&mut weights.values, raw);
-                average = Some(Average { decay, values });
-                model = weights.put(model)?;
-            }
-        }
+        let Begin { model, weights, average, optimiser, progress, from } = begin;
         let cost = recipe.model.cost(recipe.model.resolution)?;
         let plan = Plan {
             steps: recipe.total_steps(data.train.len()),
@@ -228,27 +191,46 @@ impl Trainer {
         &self.recipe
     }
 
-    /// Trains to the end, or until `stop` is set.
-    pub fn train(mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<Outcome> {
+    /// Trains to the end, or until it is to stop. Whatever it was doing then, what it has learned is saved.
+    pub fn train(mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<Outcome> {
         observer.started(&self.plan, &self.progress);
+        match self.steps(observer, stop) {
+            Err(TrainError::Interrupted) => {
+                let step = self.progress.step;
+                if step > 0 {
+                    self.save(observer)?;
+                }
+                return Ok(Outcome::Interrupted { step });
+            }
+            result => result?,
+        }
+        self.save(observer)?;
+        let model = self.deployed()?;
+        let Self { progress, plan, train, test, .. } = self;
+        Ok(Outcome::Finished(Box::new(Trained { model, progress, plan, train, test })))
+    }
+
+    fn steps(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<()> {
         let mut interval = Interval::default();
+        // Where it was interrupted in an evaluation, that comes first.
+        if self.progress.step > 0 && self.progress.evaluated.is_some() {
+            // Its checkpoint is there; which is the best may be news.
+            if self.evaluate_if_due(observer, stop)? {
+                self.saved = None;
+                self.save(observer)?;
+            }
+        }
         while self.progress.step < self.plan.steps {
+            stop.check()?;
             let begin = Instant::now();
             self.step(&mut interval)?;
             let spent = begin.elapsed().as_secs_f64();
             self.progress.seconds += spent;
             interval.seconds += spent;
             observer.step(self.progress.step);
-            self.after_step(&mut interval, observer)?;
-            if stop.load(Ordering::Relaxed) && self.progress.step < self.plan.steps {
-                self.save(observer)?;
-                return Ok(Outcome::Interrupted { step: self.progress.step });
-            }
+            self.after_step(&mut interval, observer, stop)?;
         }
-        self.save(observer)?;
-        let model = self.deployed()?;
-        let Self { progress, plan, train, test, .. } = self;
-        Ok(Outcome::Finished(Box::new(Trained { model, progress, plan, train, test })))
+        Ok(())
     }
 
     fn step(&mut self, interval: &mut Interval) -> Result<()> {
@@ -311,36 +293,19 @@ impl Trainer {
     }
 
     /// Logs, evaluations and checkpoints that are due.
-    fn after_step(&mut self, interval: &mut Interval, observer: &mut dyn Observer) -> Result<()> {
-        let train = &self.recipe.train;
-        let (step, last) = (self.progress.step, self.progress.step == self.plan.steps);
-        if last || step.is_multiple_of(train.log_every) {
+    fn after_step(
+        &mut self,
+        interval: &mut Interval,
+        observer: &mut dyn Observer,
+        stop: &Stop,
+    ) -> Result<()> {
+        let step = self.progress.step;
+        if self.is_last() || step.is_multiple_of(self.recipe.train.log_every) {
             let record = interval.take(step, self.epoch(), self.tally.take());
             self.logs.add(&Record::Train(record.clone()))?;
             observer.logged(&record);
         }
-        let every = match self.recipe.train.evaluate_every {
-            0 => (self.plan.steps / 10).max(1),
-            every => every,
-        };
-        let mut improved = false;
-        if !self.validation.is_empty() && (last || step.is_multiple_of(every)) {
-            observer.doing("evaluating");
-            let found = self.evaluate().map_err(|error| self.or_divergence(step, error))?;
-            let record = EvaluationRecord {
-                step,
-                epoch: self.epoch(),
-                seconds: self.progress.seconds,
-                accuracy: found.accuracy(),
-                nll: found.nll(),
-            };
-            self.logs.add(&Record::Evaluation(record.clone()))?;
-            observer.evaluated(&record);
-            improved = self.progress.best.is_none_or(|best| record.accuracy > best.accuracy);
-            if improved {
-                self.progress.best = Some(Best { step, accuracy: record.accuracy });
-            }
-        }
+        let improved = self.evaluate_if_due(observer, stop)?;
         let train = &self.recipe.train;
         let by_steps = train.checkpoint_every > 0 && step.is_multiple_of(train.checkpoint_every);
         let minutes = self.last_save.elapsed().as_secs_f64() / 60.0;
@@ -351,9 +316,45 @@ impl Trainer {
         Ok(())
     }
 
-    fn evaluate(&self) -> Result<Evaluation> {
+    fn is_last(&self) -> bool {
+        self.progress.step == self.plan.steps
+    }
+
+    /// Looks at held-out images where that is due and was not done; whether the model is better than ever.
+    fn evaluate_if_due(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<bool> {
+        let step = self.progress.step;
+        let every = match self.recipe.train.evaluate_every {
+            0 => (self.plan.steps / 10).max(1),
+            every => every,
+        };
+        let due = self.is_last() || step.is_multiple_of(every);
+        if self.validation.is_empty() || !due || self.progress.evaluated == Some(step) {
+            return Ok(false);
+        }
+        // Until it is done, it is still to be done.
+        self.progress.evaluated.get_or_insert(0);
+        observer.doing("evaluating");
+        let found = self.evaluate(stop).map_err(|error| self.or_divergence(step, error))?;
+        let record = EvaluationRecord {
+            step,
+            epoch: self.epoch(),
+            seconds: self.progress.seconds,
+            accuracy: found.accuracy(),
+            nll: found.nll(),
+        };
+        self.logs.add(&Record::Evaluation(record.clone()))?;
+        observer.evaluated(&record);
+        let improved = self.progress.best.is_none_or(|best| record.accuracy > best.accuracy);
+        if improved {
+            self.progress.best = Some(Best { step, accuracy: record.accuracy });
+        }
+        self.progress.evaluated = Some(step);
+        Ok(improved)
+    }
+
+    fn evaluate(&self, stop: &Stop) -> Result<Evaluation> {
         let batch = self.recipe.train.batch;
-        evaluate(&self.deployed()?, &self.validation, self.recipe.pixels(), batch, |_| {})
+        evaluate(&self.deployed()?, &self.validation, self.recipe.pixels(), batch, stop)
     }
 
     /// The model that a user gets: the average where there is one.
@@ -378,9 +379,11 @@ impl Trainer {
         let checkpoints = self.run.checkpoints();
         let model = self.deployed()?;
         let raw = self.average.as_ref().map(|_| &self.weights);
+        let (progress, optimiser) = (self.progress, &self.optimiser);
         checkpoints.add(step, |folder| {
-            checkpoint::save(&model, folder)?;
-            State::save(folder, self.progress, &self.optimiser, raw)
+            let model = checkpoint::save(&model, folder)?;
+            let recipe = self.recipe.to_toml();
+            State::save(folder, Saved { progress, model, recipe, optimiser, raw })
         })?;
         let best = self.progress.best;
         if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {
@@ -398,9 +401,9 @@ impl Trainer {
     }
 
     fn last_good(&self) -> String {
-        match self.run.checkpoints().steps().last() {
+        match self.run.checkpoints().steps().unwrap_or_default().last() {
             Some(step) => {
-                let path: PathBuf = self.run.checkpoints().at(*step);
+                let path = self.run.checkpoints().at(*step);
                 format!("the last good checkpoint is {} (after step {step})", path.display())
             }
             None => "there is no checkpoint yet".to_owned(),

@@ -9,7 +9,7 @@ use omma_model::{
     BatchEnsembleConfig, MimoConfig, apply_settings, checkpoint,
     systems::{Target, adapt},
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 
 use super::{check_output, load_any, written};
 

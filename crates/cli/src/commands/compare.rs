@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser};
+use omma_base::files::fresh_folder;
 use omma_eval::{
     Evaluation,
     compare::{Comparison, read_evaluation},
     report::{comparison_page, write_report},
 };
-use omma_train::run::RunFolder;
 
 use super::eval::{EVALS, Eval};
 use crate::{
@@ -62,7 +62,7 @@ impl Compare {
         let comparison = Comparison::new(&evaluations, self.baseline.as_deref())?;
         let folder = match &self.out {
             Some(folder) => folder.clone(),
-            None => RunFolder::fresh(Path::new(EVALS), "compare"),
+            None => fresh_folder(Path::new(EVALS), "compare").context(EVALS)?,
         };
         let about = format!("{} systems judged by {}", comparison.rows.len(), comparison.data);
         let page = comparison_page(&comparison, "Comparison", &about);

@@ -10,7 +10,7 @@ use omma_model::{
     import::{import, largest_difference, tensor_file},
     open_tensors,
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 
 use super::{check_output, written};
 use crate::table::{say, table};

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use omma_base::files::fresh_folder;
 use omma_data::Split;
 use omma_eval::{
     BinKind, Binning, Evaluation, OodScore, Protocol, ShiftProtocol, Summary, evaluate,
     report::{evaluation_page, write_report},
 };
-use omma_train::run::RunFolder;
 
 use crate::{
     subject::{Candidate, Data, compare_names, outside_sets, system},
@@ -141,8 +141,12 @@ impl Eval {
             [one] => one.label(),
             several => format!("{} ×{}", several[0].label(), several.len()),
         });
-        let folder = self.folder(&candidates, &label);
-        if folder.is_file() {
+        let folder = match (&self.out, candidates.as_slice()) {
+            (Some(folder), _) => Some(folder.clone()),
+            (None, [one]) if one.recipe.is_some() && !one.unfinished => Some(one.path.clone()),
+            _ => None,
+        };
+        if let Some(folder) = folder.as_ref().filter(|folder| folder.is_file()) {
             bail!("{} is a file; a report goes into a folder", folder.display());
         }
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
@@ -173,21 +177,17 @@ impl Eval {
             batch: self.batch.into(),
         };
         let evaluation = evaluate(&system, &protocol, watch)?;
+        let folder = folder.map_or_else(|| fresh(&evaluation.label), Ok)?;
         write_report(&folder, "eval", &evaluation_page(&evaluation), &evaluation)?;
         Ok((evaluation, folder))
     }
+}
 
-    fn folder(&self, candidates: &[Candidate], label: &str) -> PathBuf {
-        match (&self.out, candidates) {
-            (Some(folder), _) => folder.clone(),
-            (None, [one]) if one.recipe.is_some() && !one.unfinished => one.path.clone(),
-            _ => {
-                let plain = |symbol: char| if symbol.is_alphanumeric() { symbol } else { '-' };
-                let name: String = label.chars().map(plain).collect();
-                RunFolder::fresh(Path::new(EVALS), &name)
-            }
-        }
-    }
+/// A folder of its own for what has none.
+fn fresh(label: &str) -> Result<PathBuf> {
+    let plain = |symbol: char| if symbol.is_alphanumeric() { symbol } else { '-' };
+    let name: String = label.chars().map(plain).collect();
+    fresh_folder(Path::new(EVALS), &name).context(EVALS)
 }
 
 fn show(evaluation: &Evaluation) -> Result<()> {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use burn::tensor::Device;
 use clap::Args;
 use omma_model::{apply_settings, checkpoint, preset};
-use omma_routing::Seed;
+use omma_base::Seed;
 
 use super::{check_output, written};
 

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use omma_base::files::files_below;
 use omma_data::{Picture, formats::is_image};
 use omma_eval::{Prediction, predict};
 use serde::Serialize;
@@ -64,14 +65,16 @@ impl Predict {
             .collect::<Result<_>>()?;
         let names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
         let system = system(candidates)?;
+        let side = system.pixels().side;
         let mut read = 0;
         for files in files.chunks(self.batch.into()) {
             let (mut paths, mut pictures) = (Vec::new(), Vec::new());
             for path in files {
                 match Picture::open(path) {
+                    // At the model's size: a batch of photographs as they are may not fit into memory.
                     Ok(picture) => {
                         paths.push(path);
-                        pictures.push(picture);
+                        pictures.push(picture.centre_crop(side, 1.0));
                     }
                     Err(error) => note(format!("left out: {error}")),
                 }
@@ -116,18 +119,21 @@ impl Predict {
 /// The images that a text means: a file, all below a folder, or those that match a pattern.
 fn expand(text: &str) -> Result<Vec<PathBuf>> {
     let path = Path::new(text);
-    if path.is_file() {
-        return Ok(vec![path.to_owned()]);
-    }
+    let below = |folder: &Path| {
+        files_below(folder, is_image)
+            .map_err(|(path, error)| anyhow!(error).context(path.display().to_string()))
+    };
     let mut found = Vec::new();
     if path.is_dir() {
-        walk(path, &mut found)?;
+        found = below(path)?;
+    } else if path.exists() {
+        found.push(path.to_owned());
     } else {
         let matches = glob::glob(text).with_context(|| format!("{text} is not a pattern"))?;
         for entry in matches {
             let entry = entry?;
             match entry.is_dir() {
-                true => walk(&entry, &mut found)?,
+                true => found.extend(below(&entry)?),
                 false => found.push(entry),
             }
         }
@@ -137,17 +143,4 @@ fn expand(text: &str) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
-}
-
-fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    let context = || folder.display().to_string();
-    for entry in std::fs::read_dir(folder).with_context(context)? {
-        let path = entry.with_context(context)?.path();
-        if path.is_dir() {
-            walk(&path, found)?;
-        } else if is_image(&path) {
-            found.push(path);
-        }
-    }
-    Ok(())
 }

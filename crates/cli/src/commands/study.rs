@@ -1,12 +1,10 @@
 //! `omma study`
 
-use std::{
-    path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use omma_base::files::write_atomically;
 use omma_eval::{
     Evaluation,
     compare::{Comparison, read_evaluation},
@@ -14,6 +12,7 @@ use omma_eval::{
 };
 
 use crate::{
+    interrupt::{Interrupted, on_signals},
     study::{Job, Options, STUDIES, Study, SystemPlan, run_jobs},
     subject::{outside_name, outside_sets},
     table::{note, say, table, table_of},
@@ -69,18 +68,14 @@ impl StudyCommand {
         for system in &study.systems {
             study.recipe(system, &self.settings())?;
         }
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
-            signal_hook::flag::register(signal, stop.clone())?;
-        }
+        let stop = on_signals()?;
         if self.ood.is_empty() {
             note("no data from outside is given (--ood), so the table will have no such columns");
         }
         // What is wrong with it should not come out after hours of training.
         outside_sets(&self.ood, 32, None)?;
         let folder = self.folder(&study);
-        study.settle(&folder, &self.options(&study))?;
+        let _owned = study.settle(&folder, &self.options(&study))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let at_once = self.jobs.map_or(cores, usize::from);
         for (what, jobs) in [
@@ -89,8 +84,8 @@ impl StudyCommand {
         ] {
             note(format!("{} {what}, {} at a time", jobs.len(), at_once.min(jobs.len())));
             if !run_jobs(jobs, at_once, &stop)? {
-                note("stopped; the same command goes on from here");
-                return Ok(());
+                let how = "stopped; the same command goes on from here".to_owned();
+                return Err(Interrupted::new(&stop, how).into());
             }
         }
         self.conclude(&study, &folder)
@@ -197,7 +192,7 @@ impl StudyCommand {
         let page = comparison_page(&comparison, &title, &study.about);
         write_report(folder, "study", &page, &comparison)?;
         let markdown = folder.join("table.md");
-        std::fs::write(&markdown, comparison.markdown())
+        write_atomically(&markdown, |file| std::fs::write(file, comparison.markdown()))
             .with_context(|| markdown.display().to_string())?;
         if self.json {
             return say(serde_json::to_string_pretty(&comparison)?);

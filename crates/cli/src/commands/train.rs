@@ -1,23 +1,27 @@
 //! `omma train`
 
-use std::{
-    path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use omma_train::{Observer, Outcome, Recipe, Trainer, TrainingResult, finish, run::RunFolder};
+use omma_train::{
+    Observer, Outcome, Recipe, Resume, Stop, TrainError, Trainer, TrainingResult, finish,
+    run::{Place, RunFolder},
+};
 
 use crate::{
+    interrupt::{Interrupted, on_signals},
     progress::TrainingProgress,
-    table::{note, say, short, table},
+    table::{say, short, table},
 };
 
 /// Train a model, and write a report.
 ///
 /// Without arguments, a small V-MoE learns the built-in world. Every run has a folder of its own with
 /// its recipe, logs, checkpoints, the trained model, result.json and report.html.
+///
+/// Ctrl-C or SIGTERM stops it after the step it is in and saves everything; a second one ends it at once.
+/// Exit code: 0 when it has come to its end, 130 or 143 when it was stopped, 1 for an error.
 ///
 /// Examples:
 ///   omma train
@@ -50,6 +54,12 @@ pub(crate) struct Train {
     /// Go on with a run: its folder, or `latest` for the newest below runs/
     #[arg(long, value_name = "RUN", conflicts_with_all = ["recipe", "data", "settings", "seed", "init", "run"])]
     resume: Option<PathBuf>,
+    /// With --resume: begin the run again if none of its checkpoints can be read
+    #[arg(long, requires = "resume")]
+    from_start: bool,
+    /// With --resume: go on although recipe.toml is not what the checkpoint was trained by
+    #[arg(long, requires = "resume")]
+    accept_recipe: bool,
     /// Print result.json instead of a table
     #[arg(long)]
     json: bool,
@@ -59,38 +69,30 @@ const RUNS: &str = "runs";
 
 impl Train {
     pub(crate) fn run(self) -> Result<()> {
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // A second signal ends the process at once.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
-            signal_hook::flag::register(signal, stop.clone())?;
-        }
+        let stop = on_signals()?;
         let mut progress = TrainingProgress::new();
         let trainer = match &self.resume {
-            Some(which) => resume(which)?,
+            Some(which) => self.resume(which)?,
             None => self.start()?,
         };
         let (run, recipe) = (trainer.run_folder().clone(), trainer.recipe().clone());
         progress.say(&format!("{} → {}", recipe.name, run.path().display()));
         let outcome = trainer.train(&mut progress, &stop);
-        if outcome.is_err() {
-            progress.finish();
-        }
-        match outcome? {
-            Outcome::Interrupted { step } => {
-                progress.finish();
-                note(format!(
-                    "stopped after step {step}; go on with: omma train --resume {}",
-                    run.path().display()
-                ));
-                Ok(())
+        let result = match outcome {
+            Ok(Outcome::Finished(trained)) => {
+                let observer = &mut progress as &mut dyn Observer;
+                finish(&run, &recipe, &trained, observer, &stop).map_err(|error| match error {
+                    TrainError::Interrupted => stopped(&run, &stop, "in its last test"),
+                    other => other.into(),
+                })
             }
-            Outcome::Finished(trained) => {
-                let result = finish(&run, &recipe, &trained, &mut progress as &mut dyn Observer);
-                progress.finish();
-                self.show(&run, &result?)
+            Ok(Outcome::Interrupted { step }) => {
+                Err(stopped(&run, &stop, &format!("after step {step}")))
             }
-        }
+            Err(error) => Err(error.into()),
+        };
+        progress.finish();
+        self.show(&run, &result?)
     }
 
     fn start(&self) -> Result<Trainer> {
@@ -101,15 +103,37 @@ impl Train {
             if !init.exists() {
                 bail!("{} does not exist", init.display());
             }
-            settings.push(format!("init={}", init.display()));
+            // Recipes are text.
+            let Some(init) = init.to_str() else {
+                bail!("the path {} is not UTF-8; rename it", init.display());
+            };
+            settings.push(format!("init={init}"));
         }
         settings.extend(self.settings.iter().cloned());
         let recipe = Recipe::find(&self.recipe, &settings)?;
-        let path = match &self.run {
-            Some(path) => path.clone(),
-            None => RunFolder::fresh(Path::new(RUNS), &recipe.name),
+        let place = match &self.run {
+            Some(path) => Place::At(path),
+            None => Place::Below(Path::new(RUNS)),
         };
-        Ok(Trainer::start(&path, recipe)?)
+        Ok(Trainer::start(place, recipe)?)
+    }
+
+    fn resume(&self, which: &Path) -> Result<Trainer> {
+        let path = match which.to_str() {
+            Some("latest") => RunFolder::latest(Path::new(RUNS))
+                .with_context(|| format!("`--resume latest` looks in {RUNS}/ below this folder"))?,
+            _ => which.to_owned(),
+        };
+        let (run, _) = RunFolder::open(&path)?;
+        if run.is_finished() {
+            bail!(
+                "{} has come to its end; its report is {}",
+                path.display(),
+                run.file("report.html").display()
+            );
+        }
+        let how = Resume { from_start: self.from_start, accept_recipe: self.accept_recipe };
+        Ok(Trainer::resume(&path, how)?)
     }
 
     fn show(&self, run: &RunFolder, result: &TrainingResult) -> Result<()> {
@@ -144,19 +168,7 @@ impl Train {
     }
 }
 
-fn resume(which: &Path) -> Result<Trainer> {
-    let path = match which.to_str() {
-        Some("latest") => RunFolder::latest(Path::new(RUNS))
-            .with_context(|| format!("`--resume latest` looks in {RUNS}/ below this folder"))?,
-        _ => which.to_owned(),
-    };
-    let (run, _) = RunFolder::open(&path)?;
-    if run.is_finished() {
-        bail!(
-            "{} has come to its end; its report is {}",
-            path.display(),
-            run.file("report.html").display()
-        );
-    }
-    Ok(Trainer::resume(&path)?)
+fn stopped(run: &RunFolder, stop: &Stop, when: &str) -> anyhow::Error {
+    let how = format!("stopped {when}; go on with: omma train --resume {}", run.path().display());
+    Interrupted::new(stop, how).into()
 }

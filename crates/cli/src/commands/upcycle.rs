@@ -9,7 +9,7 @@ use omma_model::{
     apply_settings, checkpoint,
     systems::{self, Upcycling, step_zero_difference, upcycle},
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 
 use super::{check_output, load_any, written};
 use crate::table::say;

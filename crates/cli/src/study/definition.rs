@@ -1,8 +1,12 @@
 //! What a study is.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
+use omma_base::files::{FolderLock, write_atomically};
 use omma_train::Recipe;
 use serde::{Deserialize, Serialize};
 
@@ -143,10 +147,15 @@ impl Study {
         Ok(Recipe::parse(text, Path::new(name), &settings)?)
     }
 
-    /// Puts the study's files into its folder; fails if that holds another study, or the same with
+    /// Puts the study's files into its folder, and owns it; fails if another process does, or if that holds another study, or the same with
     /// other options.
-    pub(crate) fn settle(&self, folder: &Path, options: &Options) -> Result<()> {
+    pub(crate) fn settle(&self, folder: &Path, options: &Options) -> Result<FolderLock> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let owned = FolderLock::take(folder).with_context(|| folder.display().to_string())?;
+        let write = |path: &Path, text: &str| {
+            write_atomically(path, |file| std::fs::write(file, text))
+                .with_context(|| path.display().to_string())
+        };
         for (name, text) in &self.files {
             let path = folder.join(name);
             match std::fs::read_to_string(&path) {
@@ -156,13 +165,15 @@ impl Study {
                     path.display()
                 ),
                 Ok(_) => {}
-                Err(_) => {
-                    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
-                }
+                Err(error) if error.kind() == ErrorKind::NotFound => write(&path, text)?,
+                Err(error) => return Err(error).with_context(|| path.display().to_string()),
             }
         }
         let path = folder.join(OPTIONS);
-        let known = std::fs::read_to_string(&path).ok().and_then(|text| toml::from_str(&text).ok());
+        let known: Option<Options> = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            text => Some(toml::from_str(&text?).with_context(|| path.display().to_string())?),
+        };
         match known {
             Some(known) if known != *options => {
                 let both = [&known, options].map(|options: &Options| {
@@ -175,10 +186,10 @@ impl Study {
                     both[1]
                 )
             }
-            Some(_) => Ok(()),
-            None => std::fs::write(&path, toml::to_string(options)?)
-                .with_context(|| path.display().to_string()),
+            Some(_) => {}
+            None => write(&path, &toml::to_string(options)?)?,
         }
+        Ok(owned)
     }
 
     /// Where a model of a system is trained. Systems that differ in nothing but how many models they

@@ -8,15 +8,13 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
 use omma_eval::compare::read_evaluation;
+use omma_train::Stop;
 
 use crate::table::{clock, note};
 
@@ -48,7 +46,7 @@ impl Job {
 
     /// Waits for its process. One that does not end by itself after an interruption, because the signal
     /// did not reach it, is killed; what it has saved stays.
-    fn run(&self, threads: usize, stop: &AtomicBool) -> Result<()> {
+    fn run(&self, threads: usize, stop: &Stop) -> Result<()> {
         if let Some(folder) = self.log.parent() {
             std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         }
@@ -56,6 +54,7 @@ impl Job {
         let mut process = Command::new(std::env::current_exe()?)
             .args(&self.arguments)
             .env("RAYON_NUM_THREADS", threads.to_string())
+            .envs(crate::limits::environment())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -66,7 +65,7 @@ impl Job {
             if let Some(status) = process.try_wait()? {
                 break status;
             }
-            if stop.load(Ordering::Relaxed) {
+            if stop.why().is_some() {
                 let since: &mut Instant = stopped.get_or_insert_with(Instant::now);
                 if since.elapsed() > PATIENCE {
                     process.kill()?;
@@ -96,7 +95,7 @@ struct Shared {
 
 /// Runs what is not done yet, `at_once` processes at a time, with the cores shared among them. Stops early
 /// when one fails or when `stop` is set, and says whether everything is done.
-pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &AtomicBool) -> Result<bool> {
+pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &Stop) -> Result<bool> {
     let all = jobs.len();
     let waiting: VecDeque<Job> = jobs.into_iter().filter(|job| !job.is_done()).collect();
     let to_do = waiting.len();
@@ -114,7 +113,7 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &AtomicBool) -> Res
             scope.spawn(|| {
                 loop {
                     let job = match lock() {
-                        state if state.failed.is_some() || stop.load(Ordering::Relaxed) => None,
+                        state if state.failed.is_some() || stop.why().is_some() => None,
                         mut state => state.waiting.pop_front(),
                     };
                     let Some(job) = job else { break };
@@ -135,13 +134,13 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &AtomicBool) -> Res
                             ));
                         }
                         // Interrupted: it has saved its state and ended in peace.
-                        Ok(()) if stop.load(Ordering::Relaxed) => {}
+                        Ok(()) if stop.why().is_some() => {}
                         Ok(()) => {
                             let error = anyhow!("{} left no {}", job.what, job.leaves.display());
                             state.failed.get_or_insert(error);
                         }
                         Err(error) => {
-                            if !stop.load(Ordering::Relaxed) {
+                            if !stop.why().is_some() {
                                 state.failed.get_or_insert(error);
                             }
                         }

@@ -49,7 +49,7 @@ pub fn padded_crop(picture: &Picture, margin: usize, rng: &mut impl Rng) -> Pict
 
 #[cfg(test)]
 mod tests {
-    use omma_routing::Seed;
+    use omma_base::Seed;
 
     use super::*;
 

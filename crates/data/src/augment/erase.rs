@@ -22,7 +22,7 @@ pub fn random_erasing(picture: &mut Picture, rng: &mut impl Rng) {
 
 #[cfg(test)]
 mod tests {
-    use omma_routing::Seed;
+    use omma_base::Seed;
 
     use super::*;
 

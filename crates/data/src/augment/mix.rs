@@ -83,7 +83,7 @@ fn cut_rectangle(
 
 #[cfg(test)]
 mod tests {
-    use omma_routing::Seed;
+    use omma_base::Seed;
 
     use super::*;
 

@@ -84,7 +84,7 @@ impl Augmentation {
 
 #[cfg(test)]
 mod tests {
-    use omma_routing::Seed;
+    use omma_base::Seed;
 
     use super::*;
     use crate::{

@@ -215,7 +215,7 @@ fn bilinear(picture: &Picture, x: f32, y: f32) -> [u8; 3] {
 
 #[cfg(test)]
 mod tests {
-    use omma_routing::Seed;
+    use omma_base::Seed;
 
     use super::*;
     use crate::{

@@ -9,7 +9,7 @@ mod digital;
 mod noise;
 mod weather;
 
-use omma_routing::Seed;
+use omma_base::Seed;
 
 use crate::picture::Picture;
 

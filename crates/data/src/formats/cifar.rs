@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use omma_base::files::read_regular;
+
 use super::records::{Records, Unpacked};
 use crate::{
     dataset::{Dataset, Sample, Split},
@@ -9,6 +11,8 @@ use crate::{
     picture::Picture,
 };
 
+/// A list of class names.
+const LARGEST_LIST: u64 = 1 << 20;
 const SIDE: usize = 32;
 const PLANE: usize = SIDE * SIDE;
 
@@ -38,8 +42,8 @@ impl Cifar {
         let mut labels = Vec::new();
         let mut opened = Vec::new();
         for path in files {
-            let file = Unpacked::open(path)?;
-            let length = file.left();
+            let file = Unpacked::open(path)?.rest()?;
+            let length = file.length;
             if length == 0 || length % size as u64 != 0 {
                 let why = format!("{length} bytes are not a whole number of records of {size}");
                 return Err(DataError::Format { path: path.clone(), why });
@@ -59,8 +63,10 @@ impl Cifar {
         };
         let unknown = |label: &u8| *label as usize >= classes.len();
         if let Some(index) = labels.iter().position(unknown) {
-            let label = labels[index] as usize;
-            return Err(DataError::Label { index, label, classes: classes.len() });
+            let file = opened.iter().rposition(|(first, _)| *first <= index).unwrap_or(0);
+            let (record, label) = (index - opened[file].0, labels[index]);
+            let why = format!("record {record} has label {label} of {} classes", classes.len());
+            return Err(DataError::Format { path: files[file].clone(), why });
         }
         Ok(Self { kind, classes, labels, files: opened })
     }
@@ -117,7 +123,8 @@ impl CifarKind {
 }
 
 fn names(file: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let text = read_regular(file, LARGEST_LIST).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
@@ -178,7 +185,8 @@ mod tests {
         assert!(matches!(error, DataError::EmptySplit { .. }), "{error}");
         write(folder, "batches.meta.txt", &[b"a\nb\nc\n\n".to_vec()]);
         let error = Cifar::folder(folder, Split::Train).unwrap_err();
-        assert!(matches!(error, DataError::Label { label: 3, classes: 3, .. }), "{error}");
+        let message = error.to_string();
+        assert!(message.contains("data_batch_1.bin: record 0 has label 3 of 3"), "{message}");
     }
 
     #[test]

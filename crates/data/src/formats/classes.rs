@@ -1,6 +1,13 @@
 //! From the labels of a file to classes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::Path,
+};
+
+use omma_base::Limits;
+
+use crate::error::{DataError, Result};
 
 /// Numbers above this are names of something, not places in a list.
 pub(super) const LARGEST_NUMBER: usize = 99_999;
@@ -19,6 +26,12 @@ pub(super) fn classes<'a>(labels: impl Iterator<Item = &'a str>) -> Vec<String> 
 fn number(label: &str) -> Option<usize> {
     let number: usize = label.parse().ok()?;
     (number <= LARGEST_NUMBER && number.to_string() == label).then_some(number)
+}
+
+/// Refuses more classes than are allowed.
+pub(super) fn check_classes(path: &Path, classes: usize) -> Result<()> {
+    let fault = |why: String| DataError::Format { path: path.into(), why };
+    Limits::current().check_classes(classes).map_err(fault)
 }
 
 /// The place of every class.

@@ -1,8 +1,13 @@
 //! A table of images: a CSV or TSV file with a column of paths and one of labels or captions.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
-use super::classes::{classes, places};
+use omma_base::files::open_regular;
+
+use super::classes::{check_classes, classes, places};
 use crate::{
     dataset::{Dataset, Sample},
     error::{DataError, Result},
@@ -13,6 +18,9 @@ use crate::{
 const IMAGE: &[&str] = &["image", "path", "file", "filepath", "filename"];
 const LABEL: &[&str] = &["label", "class", "target"];
 const CAPTION: &[&str] = &["caption", "text", "title"];
+
+/// A row behind the last one. Where a quoted field was left open, it ends up inside that field.
+const END: &str = "\n\u{1}end of the table\u{1}\n";
 
 /// Images named in a table. Paths are relative to the table.
 #[derive(Debug)]
@@ -31,10 +39,11 @@ impl CsvFile {
     pub(super) fn read_as(path: &Path, known: Option<&[String]>) -> Result<Self> {
         let fault = |why: String| DataError::Format { path: path.into(), why };
         let tabs = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("tsv"));
+        let file = open_regular(path).map_err(DataError::io(path))?;
         let mut reader = csv::ReaderBuilder::new()
             .delimiter(if tabs { b'\t' } else { b',' })
-            .from_path(path)
-            .map_err(|error| fault(error.to_string()))?;
+            .flexible(true)
+            .from_reader(file.chain(END.as_bytes()));
         let header = reader.headers().map_err(|error| fault(error.to_string()))?.clone();
         let column = |names: &[&str]| {
             let known = |name: &str| names.iter().any(|known| name.eq_ignore_ascii_case(known));
@@ -53,8 +62,21 @@ impl CsvFile {
         }
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut rows = Vec::new();
+        let mut ended = false;
         for (number, record) in reader.records().enumerate() {
             let record = record.map_err(|error| fault(error.to_string()))?;
+            if record.len() == 1 && record[0] == *END.trim() {
+                ended = true;
+                break;
+            }
+            if record.len() != header.len() {
+                return Err(fault(format!(
+                    "row {} has {} fields, and the header {}",
+                    number + 1,
+                    record.len(),
+                    header.len()
+                )));
+            }
             let field = |place: usize| record.get(place).unwrap_or_default().trim().to_owned();
             // Without labels, all images are of one class.
             let label = label.map_or("0".to_owned(), field);
@@ -63,6 +85,10 @@ impl CsvFile {
             }
             rows.push((folder.join(field(image)), label, caption.map(field)));
         }
+        if !ended {
+            let why = "a quoted field has no end, so that it takes in the rest of the table";
+            return Err(fault(format!("{why} (row {})", rows.len())));
+        }
         if rows.is_empty() {
             return Err(fault("it has no rows".to_owned()));
         }
@@ -70,6 +96,7 @@ impl CsvFile {
             Some(known) => known.to_vec(),
             None => classes(rows.iter().map(|(_, label, _)| label.as_str())),
         };
+        check_classes(path, classes.len())?;
         let places = places(&classes);
         let rows = rows.into_iter().map(|(file, label, caption)| {
             let place = places.get(label.as_str());
@@ -144,6 +171,9 @@ mod tests {
             ("path,label\n", "no rows"),
             ("path,label\na.png,\n", "row 1 has no label"),
             ("path,label\na.png,1,2,3\n", "fields"),
+            ("path,label\na.png,1\nb.p", "row 2 has 1 fields"),
+            ("path,label\n\"a.png,1\nb.png,1\nc.png,2\n", "no end"),
+            ("path,label\na.png,1\n\"b.png\",\"1\nc.png,2\n", "no end"),
         ] {
             let message = table("t.csv", text).1.unwrap_err().to_string();
             assert!(message.contains(why) && message.contains("t.csv"), "{message}");

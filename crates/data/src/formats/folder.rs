@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::is_image;
+use omma_base::files::files_below;
+
+use super::{classes::check_classes, is_image};
 use crate::{
     dataset::{Dataset, Sample, Split},
     error::{DataError, Result},
@@ -32,9 +34,8 @@ impl ImageFolder {
             let Some(label) = classes.iter().position(|class| class == name) else {
                 return Err(fault(format!("the training images have no class {name:?}")));
             };
-            let mut images = Vec::new();
-            collect(folder, &mut images)?;
-            images.sort();
+            let images = files_below(folder, is_image)
+                .map_err(|(path, error)| DataError::io(path)(error))?;
             files.extend(images.into_iter().map(|file| (file, label)));
         }
         if files.is_empty() {
@@ -59,41 +60,27 @@ impl ImageFolder {
     }
 }
 
+/// Names and paths of the folders in a folder, hidden ones left out; links to folders count.
 fn class_folders(root: &Path) -> Result<Vec<(String, PathBuf)>> {
-    let mut folders: Vec<(String, PathBuf)> = entries(root)?
-        .into_iter()
-        .filter(|path| path.is_dir())
-        .map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path))
-        .collect();
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(root).map_err(DataError::io(root))? {
+        let entry = entry.map_err(DataError::io(root))?;
+        let (name, path) = (entry.file_name(), entry.path());
+        if !name.as_encoded_bytes().starts_with(b".") && path.is_dir() {
+            folders.push((name.to_string_lossy().into_owned(), path));
+        }
+    }
     folders.sort();
+    if let Some(pair) = folders.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let why = format!(
+            "{:?} and {:?} are one name when they are written as text; rename one of them",
+            pair[0].1.file_name().unwrap_or_default(),
+            pair[1].1.file_name().unwrap_or_default()
+        );
+        return Err(DataError::Format { path: root.into(), why });
+    }
+    check_classes(root, folders.len())?;
     Ok(folders)
-}
-
-/// What is in a folder and not hidden.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(DataError::io(folder))? {
-        let entry = entry.map_err(DataError::io(folder))?;
-        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
-            paths.push(entry.path());
-        }
-    }
-    Ok(paths)
-}
-
-/// All images below a folder. A link to a folder is not followed, since it may lead in a circle; a link to
-/// a file that is gone is listed, and found to be unreadable later.
-fn collect(folder: &Path, images: &mut Vec<PathBuf>) -> Result<()> {
-    for path in entries(folder)? {
-        if path.is_dir() {
-            if !path.is_symlink() {
-                collect(&path, images)?;
-            }
-        } else if is_image(&path) {
-            images.push(path);
-        }
-    }
-    Ok(())
 }
 
 impl Dataset for ImageFolder {
@@ -144,6 +131,20 @@ mod tests {
         let samples: Vec<_> = (0..folder.len()).map(|index| folder.get(index).unwrap()).collect();
         let found: Vec<_> = samples.iter().map(|s| (s.label, s.picture.pixels[0])).collect();
         assert_eq!(found, [(0, 3), (1, 1), (1, 2)]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn names_that_are_the_same_as_text_are_refused() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+        let root = tempfile::tempdir().unwrap();
+        for name in [&b"caf\xe9"[..], b"caf\xe8"] {
+            let folder = root.path().join(OsStr::from_bytes(name));
+            fs::create_dir(&folder).unwrap();
+            Picture::filled(4, 3, [1; 3]).save_png(&folder.join("a.png")).unwrap();
+        }
+        let message = ImageFolder::read(root.path()).unwrap_err().to_string();
+        assert!(message.contains("rename"), "{message}");
     }
 
     #[test]

@@ -45,14 +45,17 @@ impl Idx {
         if *rows == 0 || *columns == 0 {
             return Err(fault(images, format!("images of {rows} × {columns} pixels")));
         }
-        let (label_sizes, mut values) = parse(labels)?;
+        let (label_sizes, values) = parse(labels)?;
         if label_sizes != [*count] {
             return Err(fault(labels, format!("{label_sizes:?} labels for {count} images")));
         }
         if *count == 0 {
             return Err(fault(images, "it has no images".to_owned()));
         }
-        let labels = values.read(*count)?;
+        let bytes = count.checked_mul(*rows).and_then(|bytes| bytes.checked_mul(*columns));
+        let bytes = bytes.ok_or_else(|| fault(images, format!("{sizes:?} bytes cannot be there")))?;
+        let labels = values.exactly(*count)?.bytes()?;
+        let pixels = pixels.exactly(bytes)?;
         let fashion = images.to_string_lossy().contains("fashion");
         let most = labels.iter().max().map_or(0, |label| *label as usize + 1);
         let classes = match fashion && most <= 10 {
@@ -95,15 +98,9 @@ fn parse(path: &Path) -> Result<(Vec<u64>, Unpacked)> {
     if header.len() < 4 * axes as usize {
         return Err(fault("it ends inside its header".to_owned()));
     }
-    let sizes: Vec<u64> = header
-        .chunks_exact(4)
-        .map(|size| u32::from_be_bytes(size.try_into().expect("four bytes")).into())
-        .collect();
-    let expected = sizes.iter().try_fold(1u64, |n, size| n.checked_mul(*size));
-    if expected != Some(file.left()) {
-        return Err(fault(format!("{sizes:?} values are promised, {} are there", file.left())));
-    }
-    Ok((sizes, file))
+    let sizes = header.chunks_exact(4);
+    let sizes = sizes.map(|size| u32::from_be_bytes(size.try_into().expect("four bytes")).into());
+    Ok((sizes.collect(), file))
 }
 
 impl Dataset for Idx {
@@ -183,7 +180,9 @@ mod tests {
             (&images, &labels[..9], "are there"),
             (&images, &idx(&[3], &[0; 3]), "for 2 images"),
             (&labels, &labels, "three axes"),
-            (&huge, &labels, "are there"),
+            (&huge, &labels, "labels for"),
+            (&huge, &idx(&[u32::MAX], &[0; 12]), "cannot be there"),
+            (&idx(&[2, 2, 4], &[0; 12]), &labels, "12 are there"),
             (&idx(&[2, 0, 3], &[]), &labels, "0 × 3"),
             (&idx(&[0, 2, 3], &[]), &idx(&[0], &[]), "no images"),
         ] {

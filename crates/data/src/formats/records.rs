@@ -8,67 +8,139 @@ use std::{
 };
 
 use flate2::read::MultiGzDecoder;
+use omma_base::{Limits, files::open_regular};
 
 use crate::error::{DataError, Result};
 
 /// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// A file that can be read in any order. What gzip has packed lies in a temporary file without a name,
-/// which is gone with the program.
-#[derive(Debug)]
+/// A file that is read from its beginning, gzip or not. Nothing is unpacked but what was asked for, so that
+/// a header can be read and believed before the rest.
 pub(super) struct Unpacked {
     path: PathBuf,
-    file: File,
+    source: Source,
+    /// Bytes of the file itself.
     length: u64,
-    position: u64,
+}
+
+enum Source {
+    Plain(File),
+    Packed(Box<MultiGzDecoder<File>>),
 }
 
 impl Unpacked {
-    /// Opens a file, gzip or not.
+    /// Opens a file.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = unpack(path).map_err(DataError::io(path))?;
-        let length = file.metadata().map_err(DataError::io(path))?.len();
-        Ok(Self { path: path.into(), file, length, position: 0 })
-    }
-
-    /// Bytes that were not read yet.
-    pub(super) fn left(&self) -> u64 {
-        self.length.saturating_sub(self.position)
+        let fault = || DataError::io(path);
+        let mut file = open_regular(path).map_err(fault())?;
+        let length = file.metadata().map_err(fault())?.len();
+        let mut first = Vec::new();
+        file.by_ref().take(GZIP.len() as u64).read_to_end(&mut first).map_err(fault())?;
+        file.rewind().map_err(fault())?;
+        let source = match first == GZIP {
+            true => Source::Packed(Box::new(MultiGzDecoder::new(file))),
+            false => Source::Plain(file),
+        };
+        Ok(Self { path: path.into(), source, length })
     }
 
     /// The next bytes, fewer than asked for where the file ends.
     pub(super) fn read(&mut self, most: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        (&self.file).take(most).read_to_end(&mut bytes).map_err(DataError::io(&self.path))?;
-        self.position += bytes.len() as u64;
+        match &mut self.source {
+            Source::Plain(file) => file.take(most).read_to_end(&mut bytes),
+            Source::Packed(packed) => packed.take(most).read_to_end(&mut bytes),
+        }
+        .map_err(DataError::io(&self.path))?;
         Ok(bytes)
     }
 
-    /// All that is left, as records of `size` bytes, one or more.
-    pub(super) fn records(self, size: usize) -> Records {
-        let start = self.position;
-        let count = (self.left() / size as u64) as usize;
-        Records { path: self.path, file: Mutex::new(self.file), start, size, count }
+    /// What is left, if it is exactly so many bytes.
+    pub(super) fn exactly(self, promised: u64) -> Result<Rest> {
+        let fault = |why: String| DataError::Format { path: self.path.clone(), why };
+        if let Source::Packed(_) = self.source {
+            Limits::current().check_unpacking(self.length, promised).map_err(fault)?;
+        }
+        let path = self.path.clone();
+        let rest = self.rest_up_to(promised)?;
+        match rest.length {
+            found if found == promised => Ok(rest),
+            found => {
+                let found = if found > promised { "more".to_owned() } else { found.to_string() };
+                let why = format!("{promised} bytes are promised, {found} are there");
+                Err(DataError::Format { path, why })
+            }
+        }
+    }
+
+    /// All that is left.
+    pub(super) fn rest(self) -> Result<Rest> {
+        let (path, packed) = (self.path.clone(), self.length);
+        let limits = Limits::current();
+        let most = limits.unpacked.max(packed.saturating_mul(omma_base::limits::EXPANSION));
+        let rest = self.rest_up_to(most)?;
+        match rest.length > most && rest.unpacked {
+            false => Ok(rest),
+            true => {
+                let why = limits.check_unpacking(packed, rest.length).err().unwrap_or_default();
+                Err(DataError::Format { path, why })
+            }
+        }
+    }
+
+    /// All that is left; of what is packed, at most one byte more than `most`.
+    fn rest_up_to(self, most: u64) -> Result<Rest> {
+        let Self { path, source, length } = self;
+        let fault = || DataError::io(&path);
+        match source {
+            Source::Plain(mut file) => {
+                let start = file.stream_position().map_err(fault())?;
+                let length = length.saturating_sub(start);
+                Ok(Rest { path, file, start, length, unpacked: false })
+            }
+            Source::Packed(packed) => {
+                let unpacked = tempfile::tempfile().and_then(|mut file| {
+                    let length = io::copy(&mut packed.take(most.saturating_add(1)), &mut file)?;
+                    Ok((file, length))
+                });
+                let (file, length) = unpacked.map_err(|error| {
+                    let why = format!("unpacking it into a temporary file: {error}");
+                    fault()(io::Error::new(error.kind(), why))
+                })?;
+                Ok(Rest { path, file, start: 0, length, unpacked: true })
+            }
+        }
     }
 }
 
-fn unpack(path: &Path) -> io::Result<File> {
-    let mut file = File::open(path)?;
-    let mut first = Vec::new();
-    file.by_ref().take(GZIP.len() as u64).read_to_end(&mut first)?;
-    file.rewind()?;
-    if first != GZIP {
-        return Ok(file);
+/// What follows a header, in its file. What gzip had packed lies in a temporary file without a name, which
+/// is gone with the program.
+pub(super) struct Rest {
+    path: PathBuf,
+    file: File,
+    start: u64,
+    /// Bytes in it.
+    pub(super) length: u64,
+    unpacked: bool,
+}
+
+impl Rest {
+    /// All of it.
+    pub(super) fn bytes(mut self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file
+            .seek(SeekFrom::Start(self.start))
+            .and_then(|_| self.file.take(self.length).read_to_end(&mut bytes))
+            .map_err(DataError::io(&self.path))?;
+        Ok(bytes)
     }
-    let unpacked = tempfile::tempfile().and_then(|mut unpacked| {
-        io::copy(&mut MultiGzDecoder::new(file), &mut unpacked)?;
-        unpacked.rewind()?;
-        Ok(unpacked)
-    });
-    unpacked.map_err(|error| {
-        io::Error::new(error.kind(), format!("unpacking it into a temporary file: {error}"))
-    })
+
+    /// Records of `size` bytes, one or more.
+    pub(super) fn records(self, size: usize) -> Records {
+        let count = (self.length / size as u64) as usize;
+        Records { path: self.path, file: Mutex::new(self.file), start: self.start, size, count }
+    }
 }
 
 /// Records of one size. They stay in their file; one is in memory while it is in use.
@@ -127,8 +199,7 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             let mut file = Unpacked::open(&path).unwrap();
             assert_eq!(file.read(3).unwrap(), [7; 3]);
-            assert_eq!(file.left(), 200);
-            let records = file.records(2);
+            let records = file.exactly(200).unwrap().records(2);
             assert_eq!(records.len(), 100);
             (0..1000).into_par_iter().for_each(|i| {
                 let index = i * 37 % 100;
@@ -142,7 +213,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("records");
         std::fs::write(&path, numbered()).unwrap();
-        let records = Unpacked::open(&path).unwrap().records(1);
+        let records = Unpacked::open(&path).unwrap().rest().unwrap().records(1);
         let mut file = File::options().write(true).open(&path).unwrap();
         file.write_all(&[9]).unwrap();
         assert_eq!(records.get(0).unwrap(), [9]);
@@ -152,12 +223,30 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_unpacked_that_was_not_promised() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bomb.gz");
+        // Two gigabytes of zeros, a megabyte at a time in members of their own: 2 MB on disk.
+        let million = packed(&vec![0; 1 << 20]);
+        std::fs::write(&path, million.repeat(2_000)).unwrap();
+        let open = || Unpacked::open(&path).unwrap();
+        let begun = std::time::Instant::now();
+        let message = open().exactly(5).err().unwrap().to_string();
+        assert!(message.contains("more are there"), "{message}");
+        let message = open().exactly(2_000 << 20).err().unwrap().to_string();
+        assert!(message.contains("--max-unpacked"), "{message}");
+        assert!(begun.elapsed().as_secs_f64() < 2.0, "it was unpacked");
+        let message = open().rest().err().unwrap().to_string();
+        assert!(message.contains("--max-unpacked"), "{message}");
+    }
+
+    #[test]
     fn a_packed_file_that_ends_early_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("records.gz");
         let bytes = packed(&numbered());
         std::fs::write(&path, &bytes[..bytes.len() - 12]).unwrap();
-        let message = Unpacked::open(&path).unwrap_err().to_string();
+        let message = Unpacked::open(&path).unwrap().rest().err().unwrap().to_string();
         assert!(message.contains("records.gz") && message.contains("unpacking"), "{message}");
         assert!(Unpacked::open(folder.path()).is_err());
         assert!(Unpacked::open(&folder.path().join("none")).is_err());

@@ -8,7 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::classes::{classes, places};
+use omma_base::files::open_regular;
+
+use super::classes::{check_classes, classes, places};
 use crate::{
     dataset::{Dataset, Sample},
     error::{DataError, Result},
@@ -96,6 +98,7 @@ impl WebDataset {
             Some(known) => known.to_vec(),
             None => classes(labels.iter().map(String::as_str)),
         };
+        check_classes(&path, classes.len())?;
         let places = places(&classes);
         let samples = found.into_iter().zip(&labels).map(|(sample, label)| {
             let place = places.get(label.as_str());
@@ -125,22 +128,29 @@ struct Parts {
     caption: Option<String>,
 }
 
+/// Archives are made of blocks; at least one of zeros is their end.
+const BLOCK: u64 = 512;
+
 /// Longer texts are cut.
 const LONGEST_TEXT: u64 = 1 << 20;
 
 fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
-    let file = File::open(path).map_err(DataError::io(path))?;
+    let file = open_regular(path).map_err(DataError::io(path))?;
     let length = file.metadata().map_err(DataError::io(path))?.len();
+    let cut = |why: &str| DataError::Format { path: path.into(), why: why.to_owned() };
     let mut archive = tar::Archive::new(file);
+    // Archives may be written one behind the other; each has its own end.
+    archive.set_ignore_zeros(true);
+    let mut last = 0;
     let mut samples: HashMap<String, Parts> = HashMap::new();
     let mut order = Vec::new();
     for entry in archive.entries_with_seek().map_err(DataError::io(path))? {
         let mut entry = entry.map_err(DataError::io(path))?;
         let (start, size) = (entry.raw_file_position(), entry.size());
-        if start.checked_add(size).is_none_or(|end| end > length) {
-            let why = "the archive ends inside a file".to_owned();
-            return Err(DataError::Format { path: path.into(), why });
-        }
+        last = match start.checked_add(size) {
+            Some(end) if end <= length => end.next_multiple_of(BLOCK),
+            _ => return Err(cut("the archive ends inside a file")),
+        };
         if !entry.header().entry_type().is_file() {
             continue;
         }
@@ -168,6 +178,9 @@ fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
             }
             _ => {}
         }
+    }
+    if length < last + BLOCK {
+        return Err(cut("the archive ends without the mark of its end; the rest of it is missing"));
     }
     let complete = order.into_iter().filter_map(|name| {
         let Parts { image, label, caption } = samples.remove(&name)?;
@@ -288,6 +301,25 @@ mod tests {
         std::fs::write(&path, &bytes[..bytes.len() - 4000]).unwrap();
         let message = WebDataset::read(std::slice::from_ref(&path)).unwrap_err().to_string();
         assert!(message.contains("a.tar"), "{message}");
+        // Cut between two files: what is left looks whole but for its end.
+        let samples = |range: std::ops::Range<usize>| -> Vec<(String, Vec<u8>)> {
+            let both = |i: usize| [(format!("{i}.png"), png(1)), (format!("{i}.cls"), b"1".into())];
+            range.flat_map(both).collect()
+        };
+        let write = |samples: &[(String, Vec<u8>)]| {
+            let named: Vec<_> = samples.iter().map(|(n, b)| (n.as_str(), b.clone())).collect();
+            archive(&path, &named);
+            std::fs::read(&path).unwrap()
+        };
+        let (nine, both) = (write(&samples(0..9)), write(&samples(0..18)));
+        assert_eq!(WebDataset::read(std::slice::from_ref(&path)).unwrap().len(), 18);
+        let files = nine.len() - 1024;
+        std::fs::write(&path, &both[..files]).unwrap();
+        let message = WebDataset::read(std::slice::from_ref(&path)).unwrap_err().to_string();
+        assert!(message.contains("mark of its end"), "{message}");
+        // Two archives one behind the other are all of both.
+        std::fs::write(&path, [nine, write(&samples(9..18))].concat()).unwrap();
+        assert_eq!(WebDataset::read(std::slice::from_ref(&path)).unwrap().len(), 18);
         archive(&path, &[("0.png", png(1)), ("1.cls", b"1".into())]);
         let message = WebDataset::read(&[path]).unwrap_err().to_string();
         assert!(message.contains("no sample"), "{message}");

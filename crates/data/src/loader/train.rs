@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, mpsc::Receiver},
 };
 
-use omma_routing::Seed;
+use omma_base::Seed;
 use rand::seq::SliceRandom;
 
 use super::{BadFiles, Batch, Pixels, workers::Workers};

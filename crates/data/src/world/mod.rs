@@ -9,7 +9,7 @@ mod draw;
 mod scene;
 mod shape;
 
-use omma_routing::Seed;
+use omma_base::Seed;
 
 pub use self::{
     scene::{Object, Scene},

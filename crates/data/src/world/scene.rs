@@ -1,6 +1,6 @@
 //! What is in a scene.
 
-use omma_routing::Seed;
+use omma_base::Seed;
 use rand::{Rng, RngExt, seq::IndexedRandom};
 
 use super::{

@@ -9,8 +9,9 @@
 mod grid;
 mod improvement;
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
+use omma_base::files::read_regular;
 use serde::Serialize;
 
 pub use self::{
@@ -23,6 +24,9 @@ use crate::{
     metrics::Estimate,
     system::{SystemCost, SystemKind},
 };
+
+/// A record of 100,000 classes has a few million bytes.
+const LARGEST: u64 = 1 << 28;
 
 /// A system over its seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -79,7 +83,7 @@ pub struct Comparison {
 /// Reads `eval.json`, given by itself or by its folder.
 pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
     let file = if path.is_dir() { path.join("eval.json") } else { path.to_owned() };
-    let bytes = fs::read(&file).map_err(EvalError::io(&file))?;
+    let bytes = read_regular(&file, LARGEST).map_err(EvalError::io(&file))?;
     serde_json::from_slice(&bytes).map_err(|error| EvalError::Record {
         why: format!("it is not the record of an evaluation: {error}"),
         path: file,

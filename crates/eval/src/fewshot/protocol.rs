@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use omma_data::{Selection, Shared};
-use omma_routing::Seed;
+use omma_base::Seed;
 use rand::seq::SliceRandom;
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use omma_model::checkpoint::write_atomically;
+use omma_base::files::write_atomically;
 use serde::Serialize;
 
 use super::Report;
@@ -27,5 +27,5 @@ pub fn write_report(
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    Ok(write_atomically(path, |temporary| fs::write(temporary, text))?)
+    write_atomically(path, |temporary| fs::write(temporary, text)).map_err(EvalError::io(path))
 }

@@ -7,8 +7,6 @@
 //!
 //! [`parameters`]: crate::parameters
 
-mod atomic;
-
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
@@ -17,11 +15,11 @@ use std::{
 };
 
 use burn::tensor::Device;
-use omma_routing::Seed;
-use safetensors::{Dtype, View, tensor::serialize_to_file};
+use omma_base::{Seed, files::write_atomically};
+use safetensors::{Dtype, SafeTensorError, View, tensor::serialize_to_file};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-pub use self::atomic::write_atomically;
 use crate::{
     config::ModelConfig,
     error::{ModelError, Result},
@@ -42,14 +40,25 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     format: u32,
-    config: ModelConfig,
+    /// As it was written: a checksum is one of bytes, and reading and writing again may change them.
+    config: Box<RawValue>,
     config_checksum: String,
     checksums: BTreeMap<String, String>,
 }
 
-fn config_checksum(config: &ModelConfig) -> String {
-    let text = serde_json::to_vec(config).expect("a configuration can be written");
-    format!("{:08x}", crc32fast::hash(&text))
+fn checksum_of(text: &str) -> String {
+    format!("{:08x}", crc32fast::hash(text.as_bytes()))
+}
+
+/// What tells a checkpoint's weights from any others: a checksum of everything that the file says of
+/// itself, which has the checksums of all tensors in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity(String);
+
+impl Identity {
+    fn of(note: &str) -> Self {
+        Self(format!("{}-{}", checksum_of(note), note.len()))
+    }
 }
 
 /// What a checkpoint is, without its values.
@@ -71,7 +80,7 @@ pub fn weights_path(path: &Path) -> PathBuf {
 
 /// Writes a checkpoint into a folder, which is made if it is not there. Whatever happens while it is
 /// written, the folder holds the old checkpoint or the new one.
-pub fn save(model: &VisionTransformer, folder: &Path) -> Result<()> {
+pub fn save(model: &VisionTransformer, folder: &Path) -> Result<Identity> {
     fs::create_dir_all(folder).map_err(ModelError::io(folder))?;
     let tensors = parameter_values(model);
     let sum = |tensor: &ParameterValues| {
@@ -80,33 +89,47 @@ pub fn save(model: &VisionTransformer, folder: &Path) -> Result<()> {
         (tensor.parameter.name.clone(), checksum.finish())
     };
     let checksums = tensors.iter().map(sum).collect();
-    let config = model.config().clone();
-    let config_checksum = config_checksum(&config);
+    let config = serde_json::value::to_raw_value(model.config()).expect("it can be written");
+    let config_checksum = checksum_of(config.get());
     let note = Note { format: FORMAT, config, config_checksum, checksums };
     let note = serde_json::to_string(&note).expect("a configuration can be written");
-    write_atomically(&folder.join(WEIGHTS), |temporary| {
+    let identity = Identity::of(&note);
+    let weights = folder.join(WEIGHTS);
+    write_atomically(&weights, |temporary| {
         let notes = HashMap::from([(NOTE.to_owned(), note)]);
         let views = tensors.iter().map(|tensor| (tensor.parameter.name.as_str(), tensor));
-        serialize_to_file(views, Some(notes), temporary).map_err(std::io::Error::other)
-    })?;
+        serialize_to_file(views, Some(notes), temporary).map_err(|error| match error {
+            SafeTensorError::IoError(error) => error,
+            other => std::io::Error::other(other),
+        })
+    })
+    .map_err(ModelError::io(&weights))?;
     let config = serde_json::to_string_pretty(model.config()).expect("it can be written");
-    write_atomically(&folder.join(CONFIG), |temporary| fs::write(temporary, config + "\n"))
+    let path = folder.join(CONFIG);
+    write_atomically(&path, |temporary| fs::write(temporary, config + "\n"))
+        .map_err(ModelError::io(&path))?;
+    Ok(identity)
 }
 
 /// Reads a checkpoint, with every tensor checked against its checksum.
 pub fn load(path: &Path, device: &Device) -> Result<VisionTransformer> {
+    Ok(load_identified(path, device)?.0)
+}
+
+/// Reads a checkpoint, and what tells it from others.
+pub fn load_identified(path: &Path, device: &Device) -> Result<(VisionTransformer, Identity)> {
     let path = weights_path(path);
     let mut file = SafetensorsFile::open(&path)?;
-    let note = read_note(&path, &file)?;
-    warn_of_another_config(&path, &note.config);
-    let model = note.config.init(Seed::new(0), device)?;
+    let Described { config, checksums, identity } = read_note(&path, &file)?;
+    warn_of_another_config(&path, &config);
+    let model = config.init(Seed::new(0), device)?;
     let known: HashSet<String> = parameters(&model).into_iter().map(|p| p.name).collect();
     let unused: Vec<String> =
         file.tensors().keys().filter(|name| !known.contains(*name)).cloned().collect();
     if !unused.is_empty() {
         return Err(ModelError::UnusedTensors { path, tensors: unused });
     }
-    with_values(model, |parameter| {
+    let model = with_values(model, |parameter| {
         let Parameter { name, shape } = parameter;
         let tensor = || name.clone();
         let Some(info) = file.tensors().get(name).cloned() else {
@@ -122,19 +145,19 @@ pub fn load(path: &Path, device: &Device) -> Result<VisionTransformer> {
         }
         let mut checksum = Checksum::new(parameter);
         let values = file.read_seen(name, |bytes| checksum.add(bytes))?;
-        if note.checksums.get(name) != Some(&checksum.finish()) {
+        if checksums.get(name) != Some(&checksum.finish()) {
             return Err(ModelError::Checksum { path: path.clone(), tensor: tensor() });
         }
         Ok(Some(values))
-    })
+    })?;
+    Ok((model, identity))
 }
 
 /// What a checkpoint is, from its first bytes alone.
 pub fn summary(path: &Path) -> Result<Summary> {
     let path = weights_path(path);
     let file = SafetensorsFile::open(&path)?;
-    let note = read_note(&path, &file)?;
-    Ok(Summary { config: note.config, tensors: file.tensors().clone() })
+    Ok(Summary { config: read_note(&path, &file)?.config, tensors: file.tensors().clone() })
 }
 
 /// Whether a file is one of ours, rather than another project's safetensors file.
@@ -142,18 +165,28 @@ pub fn is_ours(path: &Path) -> bool {
     SafetensorsFile::open(&weights_path(path)).is_ok_and(|file| file.header().note(NOTE).is_some())
 }
 
-fn read_note(path: &Path, file: &SafetensorsFile) -> Result<Note> {
+/// What a note says, once it is believed.
+struct Described {
+    config: ModelConfig,
+    checksums: BTreeMap<String, String>,
+    identity: Identity,
+}
+
+fn read_note(path: &Path, file: &SafetensorsFile) -> Result<Described> {
     let fault = |why: String| ModelError::NotACheckpoint { path: path.into(), why };
-    let note = file.header().note(NOTE).ok_or_else(|| {
+    let text = file.header().note(NOTE).ok_or_else(|| {
         fault("it is a safetensors file of another project; `omma convert` reads it".to_owned())
     })?;
-    let note: Note = serde_json::from_str(note)
-        .map_err(|error| fault(format!("its configuration cannot be read ({error})")))?;
-    match note.format {
-        FORMAT if note.config_checksum == config_checksum(&note.config) => Ok(note),
-        FORMAT => Err(fault("its configuration does not have its checksum".to_owned())),
-        other => Err(fault(format!("it has format {other}, this program reads {FORMAT}"))),
+    let unreadable = |error| fault(format!("its configuration cannot be read ({error})"));
+    let note: Note = serde_json::from_str(text).map_err(unreadable)?;
+    if note.format != FORMAT {
+        return Err(fault(format!("it has format {}, this program reads {FORMAT}", note.format)));
     }
+    if note.config_checksum != checksum_of(note.config.get()) {
+        return Err(fault("its configuration does not have its checksum".to_owned()));
+    }
+    let config = serde_json::from_str(note.config.get()).map_err(unreadable)?;
+    Ok(Described { config, checksums: note.checksums, identity: Identity::of(text) })
 }
 
 fn warn_of_another_config(weights: &Path, inside: &ModelConfig) {

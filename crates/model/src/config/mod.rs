@@ -4,15 +4,17 @@
 mod moe;
 mod placement;
 mod presets;
+mod ranges;
 mod settings;
 
 pub use moe::{MoeConfig, MoeScope, RouterKind};
 use omma_kernels::Activation;
-use omma_routing::{Order, Seed};
+use omma_base::{Seed, range::check_all};
+use omma_routing::Order;
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
-pub use settings::{apply_settings, apply_value, nearest};
+pub use settings::{apply_settings, apply_value};
 
 use crate::{
     error::{ModelError, Result},
@@ -323,19 +325,8 @@ impl ModelConfig {
 
     /// Fails on a configuration that cannot be built, with both sides of a contradiction.
     pub fn check(&self) -> Result<()> {
-        let sizes = [
-            ("resolution", self.resolution),
-            ("channels", self.channels),
-            ("patch", self.patch),
-            ("width", self.width),
-            ("depth", self.depth),
-            ("heads", self.heads),
-            ("mlp", self.mlp),
-            ("mc_samples", self.mc_samples),
-        ];
-        if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
-            return Err(ModelError::Zero { name });
-        }
+        let tree = serde_json::to_value(self).expect("a configuration can be written");
+        check_all(ranges::RANGES, &tree)?;
         if !self.width.is_multiple_of(self.heads) {
             return Err(ModelError::Heads { width: self.width, heads: self.heads });
         }
@@ -343,15 +334,52 @@ impl ModelConfig {
         if let Some(resolution) = resolutions.into_iter().flatten().find(|r| *r < self.patch) {
             return Err(ModelError::Resolution { resolution, patch: self.patch });
         }
-        let rates = [self.dropout, self.moe.as_ref().map_or(0.0, |moe| moe.dropout)];
-        if let Some(rate) = rates.into_iter().find(|rate| !(0.0..1.0).contains(rate)) {
-            return Err(ModelError::Dropout { rate });
-        }
         self.check_combinations()?;
         self.feed_forwards()?;
+        self.check_work()?;
         match &self.moe {
             Some(moe) => Ok(moe.router_config().check()?),
             None => Ok(()),
+        }
+    }
+
+    /// Fails where operations, parameters or the values of a layer could not be counted in 64 bits. Each
+    /// number alone is within its range; together they may mean a model that no machine could hold.
+    fn check_work(&self) -> Result<()> {
+        let moe = self.moe.as_ref();
+        let of_moe = |size: fn(&MoeConfig) -> usize| moe.map_or(1.0, |moe| size(moe) as f64);
+        let mimo = self.mimo.as_ref().map_or(1.0, |mimo| mimo.members as f64);
+        let ensemble = self.batch_ensemble.as_ref().map_or(1.0, |one| one.members as f64);
+        let members = of_moe(|moe| moe.members)
+            * of_moe(|moe| if moe.multi_pred { moe.experts_per_token() } else { 1 })
+            * mimo
+            * ensemble
+            * self.mc_samples as f64;
+        let grid = self.grid(self.resolution.max(self.position_resolution.unwrap_or(0))) as f64;
+        let tokens = grid * grid + self.prefix_tokens() as f64;
+        let width = self.feature_width() as f64;
+        let hidden = self.mlp.max(moe.and_then(|moe| moe.hidden).unwrap_or(0)) as f64;
+        let experts = of_moe(|moe| moe.experts);
+        // Every token through every expert and slot, and twice the capacity: an upper bound.
+        let slots = of_moe(|moe| moe.slots) * experts;
+        let capacity = of_moe(|moe| moe.experts_per_token()) + slots;
+        let capacity = capacity * (1.0 + moe.map_or(0.0, |moe| moe.capacity_ratio));
+        let block = tokens * width * (tokens + 4.0 * width + 4.0 * hidden * capacity + slots);
+        let patches = (self.patch * self.patch) as f64 * self.channels as f64 * mimo;
+        let outputs = self.classes.max(self.representation.unwrap_or(0)) as f64 * mimo;
+        let work = members
+            * (self.depth as f64 * block + tokens * width * patches + width * (outputs + width));
+        let parameters = self.depth as f64 * experts * width * (hidden + width + slots)
+            + width * (tokens + patches + outputs);
+        // Training takes some 200 operations per value.
+        const MOST: f64 = (u64::MAX / 512) as f64;
+        let too_large = |what: &str, count: f64| ModelError::TooLarge {
+            what: format!("about {count:.0e} {what}"),
+        };
+        match () {
+            _ if parameters > MOST => Err(too_large("parameters", parameters)),
+            _ if work > MOST => Err(too_large("operations per image", work)),
+            _ => Ok(()),
         }
     }
 
@@ -399,13 +427,6 @@ impl ModelConfig {
                 self.mc_samples > 1 && self.tiling()?.is_none(),
                 "MC Dropout",
                 "no dropout anywhere (set moe.dropout or dropout)",
-            ),
-            (
-                self.batch_ensemble.as_ref().is_some_and(|ensemble| ensemble.members == 0)
-                    || self.mimo.as_ref().is_some_and(|mimo| mimo.members == 0)
-                    || moe.is_some_and(|moe| moe.members == 0 || moe.partition == 0),
-                "an ensemble",
-                "no members",
             ),
         ];
         match clashes.into_iter().find(|(clash, ..)| *clash) {

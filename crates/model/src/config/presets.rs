@@ -1,10 +1,10 @@
 //! Named points in the configuration.
 
+use omma_base::nearest;
 use omma_kernels::Activation;
 
 use super::{
     ModelConfig, MoeConfig, MoeScope, Normalisation, Placement, Pooling, Position, RouterKind,
-    settings::nearest,
 };
 use crate::error::{ModelError, Result};
 

@@ -1,8 +1,9 @@
 //! `key=value` on top of a configuration, with the nearest key for a wrong one.
 
+use omma_base::{nearest, range::check_setting};
 use serde_json::{Map, Value};
 
-use super::{BatchEnsembleConfig, MimoConfig, ModelConfig, MoeConfig};
+use super::{BatchEnsembleConfig, MimoConfig, ModelConfig, MoeConfig, ranges::RANGES};
 use crate::error::{ModelError, Result};
 
 /// Applies settings such as `moe.experts=8` or `classes=10` in order; the last one wins. A setting
@@ -44,7 +45,11 @@ pub fn apply_value(
         _ => {}
     }
     let mut tree = serde_json::to_value(&config).expect("a configuration can be written");
-    *find(&mut tree, key).ok_or_else(|| unknown(&config, key))? = value;
+    let place = find(&mut tree, key).ok_or_else(|| unknown(&config, key))?;
+    if !value.is_null() {
+        check_setting(RANGES, key, &value)?;
+    }
+    *place = value;
     let fault = |why: String| ModelError::BadSetting {
         key: key.to_owned(),
         value: text.to_owned(),
@@ -87,20 +92,6 @@ fn collect(tree: &Map<String, Value>, prefix: &str, keys: &mut Vec<String>) {
             collect(inner, &format!("{path}."), keys);
         }
         keys.push(path);
-    }
-}
-
-/// `; did you mean …?`, where something is near.
-pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
-    let likeness = |known: &str| {
-        let whole = strsim::jaro_winkler(wrong, known);
-        whole.max(strsim::jaro_winkler(&last(wrong), &last(known)) - 0.02)
-    };
-    let best = known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    match best.filter(|best| likeness(best) > 0.7) {
-        Some(best) => format!("; did you mean \"{best}\"?"),
-        None => String::new(),
     }
 }
 

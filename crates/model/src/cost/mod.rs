@@ -16,7 +16,7 @@
 
 mod products;
 
-use omma_routing::Seed;
+use omma_base::Seed;
 pub use products::Dispatching;
 use serde::Serialize;
 

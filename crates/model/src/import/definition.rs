@@ -7,7 +7,7 @@ use burn::tensor::{
     module::conv2d,
     ops::ConvOptions,
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 use rand::RngExt;
 
 use super::{Family, Imported};

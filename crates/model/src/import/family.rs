@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use omma_base::files::read_regular;
+
 use super::{
     flax, huggingface,
     recipe::{How, Recipe},
@@ -32,6 +34,9 @@ pub enum Family {
 
 /// Our parameter, what happens to theirs, and their names; `{}` stands for a block's number.
 pub(super) type Rule = (&'static str, How, &'static [&'static str]);
+
+/// A `config.json` has a few thousand bytes.
+const LARGEST_CONFIG: u64 = 1 << 24;
 
 /// In front of names that do not have the prefix of the others.
 const OUTSIDE: &str = "/";
@@ -180,6 +185,11 @@ impl Family {
     }
 }
 
+/// The first size of a shape.
+pub(super) fn first(shape: &[usize]) -> usize {
+    shape.first().copied().unwrap_or(0)
+}
+
 /// Shapes of tensors by their family's names.
 pub(super) struct Shapes<'a> {
     source: &'a dyn TensorSource,
@@ -236,7 +246,8 @@ impl Shapes<'_> {
 
     /// The configuration that Hugging Face keeps beside the tensors, if it is there.
     pub(super) fn beside(&self) -> Option<serde_json::Value> {
-        let text = std::fs::read(self.source.path().with_file_name("config.json")).ok()?;
+        let path = self.source.path().with_file_name("config.json");
+        let text = read_regular(&path, LARGEST_CONFIG).ok()?;
         serde_json::from_slice(&text).ok()
     }
 }

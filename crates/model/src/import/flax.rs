@@ -4,7 +4,7 @@ use omma_kernels::Activation;
 use omma_routing::Order;
 
 use super::{
-    family::{Family, Rule, Shapes},
+    family::{Family, Rule, Shapes, first},
     recipe::How,
 };
 use crate::{
@@ -264,7 +264,7 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let [_, heads, _] = shapes.get::<3>(&of_block(0, &format!("{attention}/query/kernel")))?;
     let moe = moe(depth, shapes, of_block)?;
     let dense = (0..depth).find_map(|index| {
-        shapes.find(&of_block(index, &format!("{mlp}/Dense_0/kernel"))).map(|shape| shape[1])
+        shapes.find(&of_block(index, &format!("{mlp}/Dense_0/kernel")))?.get(1).copied()
     });
     let class_token = shapes.has("cls");
     let positions = ["posembed_input/pos_embedding"];
@@ -275,13 +275,13 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let (resolution, position) = match positions {
         Some([_, positions, _]) => {
             let covered = usize::from(class_token && shapes.side(*positions).is_err());
-            let side = shapes.side(positions - covered)?;
+            let side = shapes.side(positions.saturating_sub(covered))?;
             let kind = if covered == 1 || !class_token {
                 Position::Learned
             } else {
                 Position::LearnedPatches
             };
-            (side * patch, kind)
+            (side.saturating_mul(patch), kind)
         }
         // Nothing in the file says how large its images were.
         _ => (224, Position::Sincos2d),
@@ -307,8 +307,8 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
         class_token,
         position,
         pooling,
-        representation: shapes.find("pre_logits/bias").map(|shape| shape[0]),
-        classes: shapes.find("head/bias").map_or(0, |shape| shape[0]),
+        representation: shapes.find("pre_logits/bias").map(first),
+        classes: shapes.find("head/bias").map_or(0, first),
         moe,
         normalisation: Normalisation::SYMMETRIC,
         ..ModelConfig::default()

@@ -3,7 +3,7 @@
 use omma_kernels::Activation;
 
 use super::{
-    family::{Family, Rule, Shapes},
+    family::{Family, Rule, Shapes, first},
     recipe::How,
 };
 use crate::{
@@ -104,8 +104,11 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let projection = "embeddings.patch_embeddings.projection.weight";
     let [width, channels, patch, _] = shapes.get::<4>(projection)?;
     let [_, positions, _] = shapes.get::<3>("embeddings.position_embeddings")?;
-    let side = shapes.side(positions - 1)?;
-    let registers = shapes.find("embeddings.register_tokens").map_or(0, |shape| shape[1]);
+    let side = shapes.side(positions.saturating_sub(1))?;
+    let registers = match shapes.has("embeddings.register_tokens") {
+        true => shapes.get::<3>("embeddings.register_tokens")?[1],
+        false => 0,
+    };
     let dino = family == Family::HfDinov2;
     let (block, up) = match dino {
         true => ("encoder.layer.{}.norm1.weight", "encoder.layer.0.mlp.fc1.weight"),
@@ -120,11 +123,11 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let heads = setting("num_attention_heads").map_or((width / 64).max(1), |heads| heads as usize);
     let head = shapes.find("classifier.weight");
     let pooling = match head {
-        Some([_, features]) if *features == 2 * width => Pooling::TokenAndMean,
+        Some([_, features]) if features.is_multiple_of(2) && features / 2 == width => Pooling::TokenAndMean,
         _ => Pooling::Token,
     };
     Ok(ModelConfig {
-        resolution: side * patch,
+        resolution: side.saturating_mul(patch),
         channels,
         patch,
         width,
@@ -136,7 +139,7 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
         registers,
         position: Position::Learned,
         pooling,
-        classes: head.map_or(0, |shape| shape[0]),
+        classes: head.map_or(0, first),
         normalisation: if dino { Normalisation::IMAGENET } else { Normalisation::SYMMETRIC },
         ..ModelConfig::default()
     })

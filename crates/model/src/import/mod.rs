@@ -15,7 +15,7 @@ mod timm;
 use std::{collections::BTreeSet, path::Path};
 
 use burn::tensor::Device;
-use omma_routing::Seed;
+use omma_base::Seed;
 
 pub use self::{definition::largest_difference, family::Family};
 use crate::{

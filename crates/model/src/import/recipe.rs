@@ -59,23 +59,43 @@ impl Recipe {
         source: &mut dyn TensorSource,
     ) -> Result<Vec<f32>> {
         let mut shapes = Vec::new();
-        let mut values = Vec::new();
         for tensor in &self.tensors {
             let info = source.tensors().get(tensor).ok_or_else(|| ModelError::MissingTensor {
                 path: source.path().into(),
                 tensor: tensor.clone(),
             })?;
             shapes.push(info.shape.clone());
-            values.push(source.read(tensor)?);
         }
-        let result = self.combine(&shapes, values, parameter);
-        let count: usize = parameter.shape.iter().product();
-        result.filter(|values| values.len() == count).ok_or_else(|| ModelError::TensorShape {
+        let misfit = |source: &dyn TensorSource| ModelError::TensorShape {
             path: source.path().into(),
             tensor: self.tensors.join(" + "),
             expected: parameter.shape.clone(),
             found: shapes.concat(),
-        })
+        };
+        // Nothing is read that cannot become the parameter.
+        let count: usize = parameter.shape.iter().product();
+        if self.count(&shapes, parameter) != Some(count) {
+            return Err(misfit(source));
+        }
+        let values = self.tensors.iter().map(|tensor| source.read(tensor));
+        let values = values.collect::<Result<Vec<Vec<f32>>>>()?;
+        let result = self.combine(&shapes, values, parameter);
+        result.filter(|values| values.len() == count).ok_or_else(|| misfit(source))
+    }
+
+    /// How many numbers come out, if they can be counted.
+    fn count(&self, shapes: &[Vec<usize>], parameter: &Parameter) -> Option<usize> {
+        let numbers = |shape: &Vec<usize>| {
+            shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size))
+        };
+        match self.how {
+            How::PlusFirst | How::PlusNext => numbers(shapes.first()?),
+            How::Without(n) => {
+                let left_out = n.checked_mul(*parameter.shape.last()?)?;
+                numbers(shapes.first()?)?.checked_sub(left_out)
+            }
+            _ => shapes.iter().try_fold(0usize, |sum, shape| sum.checked_add(numbers(shape)?)),
+        }
     }
 
     fn combine(

@@ -3,13 +3,13 @@
 use omma_kernels::Activation;
 
 use super::{
-    family::{Family, Rule, Shapes},
+    family::{Family, Rule, Shapes, first},
     recipe::{How, Recipe},
 };
 use crate::{
     config::{ModelConfig, Normalisation, Pooling, Position},
     error::Result,
-    tensors::TensorSource,
+    tensors::{TensorInfo, TensorSource},
 };
 
 pub(super) const RULES: &[Rule] = &[
@@ -56,7 +56,11 @@ fn heads(width: usize) -> usize {
 fn positions_of_prefix(shapes: &Shapes) -> Result<(usize, usize, usize)> {
     let [_, positions, _] = shapes.get::<3>("pos_embed")?;
     let registers = ["reg_token", "register_tokens"];
-    let registers = registers.iter().find_map(|name| shapes.find(name)).map_or(0, |shape| shape[1]);
+    let registers = registers.iter().find(|name| shapes.has(name));
+    let registers = match registers {
+        Some(name) => shapes.get::<3>(name)?[1],
+        None => 0,
+    };
     let class_token = usize::from(shapes.has("cls_token"));
     Ok((positions, registers, class_token))
 }
@@ -65,7 +69,7 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let [width, channels, patch, _] = shapes.get::<4>("patch_embed.proj.weight")?;
     let (positions, registers, class_token) = positions_of_prefix(shapes)?;
     let grid = |extra: usize| positions.checked_sub(extra).and_then(|n| shapes.side(n).ok());
-    let prefix = class_token + registers;
+    let prefix = registers.saturating_add(class_token);
     let (side, position) = match (grid(class_token), grid(prefix), grid(0)) {
         (Some(side), ..) if class_token == 1 => (side, Position::Learned),
         (_, Some(side), _) => (side, Position::LearnedPatches), // folded into the tokens
@@ -84,7 +88,7 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     };
     let dino = family == Family::Dinov2 || shapes.has("blocks.0.ls1.gamma") && patch == 14;
     Ok(ModelConfig {
-        resolution: side * patch,
+        resolution: side.saturating_mul(patch),
         position_resolution: None,
         channels,
         patch,
@@ -99,7 +103,7 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
         registers,
         position,
         pooling,
-        classes: shapes.find("head.weight").map_or(0, |shape| shape[0]),
+        classes: shapes.find("head.weight").map_or(0, first),
         normalisation: if dino { Normalisation::IMAGENET } else { Normalisation::SYMMETRIC },
         ..ModelConfig::default()
     })
@@ -110,15 +114,17 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
 pub(super) fn with_positions(parameter: &str, recipe: Recipe, source: &dyn TensorSource) -> Recipe {
     let find = |end: &str| source.tensors().iter().find(|(name, _)| name.ends_with(end));
     let registers = find("reg_token").or(find("register_tokens"));
-    let registers = registers.map_or(0, |(_, info)| info.shape[1]);
+    let second = |info: &TensorInfo| info.shape.get(1).copied();
+    let registers = registers.and_then(|(_, info)| second(info)).unwrap_or(0);
     let class_token = usize::from(find("cls_token").is_some());
     let Some((name, info)) = find("pos_embed") else { return recipe };
-    let square = |n: usize| n.isqrt().pow(2) == n;
-    let all = info.shape[1];
-    let prefix = class_token + registers;
-    let folded =
-        registers > 0 && !square(all - class_token) && all >= prefix && square(all - prefix);
-    if !folded {
+    let all = second(info).unwrap_or(0);
+    let prefix = registers.saturating_add(class_token);
+    let square_without = |extra: usize| {
+        all.checked_sub(extra).is_some_and(|patches| patches.isqrt().pow(2) == patches)
+    };
+    let folded = registers > 0 && !square_without(class_token) && square_without(prefix);
+    if !folded || recipe.tensors.is_empty() {
         return recipe;
     }
     let with = |how| Recipe { how, tensors: vec![recipe.tensors[0].clone(), name.clone()] };

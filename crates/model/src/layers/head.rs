@@ -5,7 +5,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use omma_kernels::linear;
-use omma_routing::Seed;
+use omma_base::Seed;
 
 use super::init::{constant, xavier};
 

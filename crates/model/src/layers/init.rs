@@ -5,7 +5,7 @@ use burn::{
     module::{Param, ParamId},
     tensor::{Device, Shape, Tensor, TensorData},
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 use rand::{Rng, RngExt};
 use rand_distr::StandardNormal;
 

@@ -1,7 +1,7 @@
 //! From a checkpoint to an ensemble of another kind (paper 000 App. B).
 
 use burn::tensor::Device;
-use omma_routing::Seed;
+use omma_base::Seed;
 
 use super::upcycle::by_name;
 use crate::{

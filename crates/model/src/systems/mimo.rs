@@ -1,7 +1,7 @@
 //! Training batches for MIMO: which images lie beside each other.
 
 use burn::tensor::{Int, Tensor};
-use omma_routing::Seed;
+use omma_base::Seed;
 use rand::{RngExt, seq::SliceRandom};
 
 use crate::config::MimoConfig;

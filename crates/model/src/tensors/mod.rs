@@ -1,17 +1,18 @@
 //! Files of named tensors, read one tensor at a time.
 
 mod npz;
+mod pickle;
 mod pytorch;
 mod safetensors;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io::Read,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
 use half::{bf16, f16};
+use omma_base::files::{open_regular, read_regular};
 
 pub(crate) use self::safetensors::SafetensorsFile;
 use self::{npz::NpzFile, pytorch::PytorchFile};
@@ -73,6 +74,13 @@ pub struct TensorInfo {
     pub dtype: std::result::Result<FloatType, String>,
 }
 
+impl TensorInfo {
+    /// How many numbers it has, if they can be counted.
+    pub(crate) fn count(&self) -> Option<usize> {
+        self.shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size))
+    }
+}
+
 /// Named tensors that are read when they are asked for.
 pub trait TensorSource {
     /// Where they come from.
@@ -89,18 +97,18 @@ pub trait TensorSource {
 /// PyTorch `.pt` / `.pth` / `.bin` file, none of whose pickles is ever executed. The format is told by
 /// the file's first bytes, not by its name.
 pub fn open_tensors(path: &Path) -> Result<Box<dyn TensorSource>> {
-    let mut start = [0; 9];
-    let mut file = File::open(path).map_err(ModelError::io(path))?;
-    let read = file.by_ref().read(&mut start).map_err(ModelError::io(path))?;
+    let mut first = Vec::new();
+    let file = open_regular(path).map_err(ModelError::io(path))?;
+    file.take(9).read_to_end(&mut first).map_err(ModelError::io(path))?;
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     // Eight bytes of a size, any of them, and then JSON.
-    let safetensors = start[8] == b'{';
-    let zip = start[..read].starts_with(b"PK\x03\x04");
+    let safetensors = first.get(8) == Some(&b'{');
+    let zip = first.starts_with(b"PK\x03\x04");
     Ok(match extension {
         "json" => Box::new(ManyFiles::open_index(path)?),
         _ if safetensors => Box::new(SafetensorsFile::open(path)?),
         _ if zip && extension == "npz" => Box::new(NpzFile::open(path)?),
-        _ if zip || start.starts_with(&[0x80]) => Box::new(PytorchFile::open(path)?),
+        _ if zip || first.starts_with(&[0x80]) => Box::new(PytorchFile::open(path)?),
         "npz" | "pt" | "pth" | "bin" => {
             let why = format!("its first bytes are not those of a .{extension} file");
             return Err(ModelError::NotACheckpoint { path: path.into(), why });
@@ -108,6 +116,9 @@ pub fn open_tensors(path: &Path) -> Result<Box<dyn TensorSource>> {
         _ => Box::new(SafetensorsFile::open(path)?),
     })
 }
+
+/// An index names every tensor of a model.
+const LARGEST_INDEX: u64 = 100_000_000;
 
 /// A checkpoint in several safetensors files, as large models are published.
 struct ManyFiles {
@@ -122,7 +133,7 @@ impl ManyFiles {
         struct Index {
             weight_map: BTreeMap<String, String>,
         }
-        let text = std::fs::read(path).map_err(ModelError::io(path))?;
+        let text = read_regular(path, LARGEST_INDEX).map_err(ModelError::io(path))?;
         let index: Index = serde_json::from_slice(&text).map_err(|error| {
             ModelError::NotACheckpoint { path: path.into(), why: error.to_string() }
         })?;
@@ -149,6 +160,18 @@ impl TensorSource for ManyFiles {
             Some(file) => file.read(name),
             None => Err(missing(&self.path, name)),
         }
+    }
+}
+
+/// An error of a reader that unpacks: of the file system, or of what it found in the file.
+fn read_fault(path: &Path) -> impl Fn(io::Error) -> ModelError {
+    let path = path.to_owned();
+    move |error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::Other => {
+            let why = format!("it is damaged ({error})");
+            ModelError::NotACheckpoint { path: path.clone(), why }
+        }
+        _ => ModelError::io(&path)(error),
     }
 }
 

@@ -3,12 +3,15 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io::{BufReader, Read},
     path::{Path, PathBuf},
 };
 
-use pytorch_reader::{DType, PytorchReader, Tensor};
+use omma_base::{Limits, files::open_regular};
+use pytorch_reader::{DType, MAX_PICKLE_SIZE, PytorchReader, Tensor};
+use zip::ZipArchive;
 
-use super::{FloatType, TensorInfo, TensorSource, checked_type, missing};
+use super::{FloatType, TensorInfo, TensorSource, checked_type, missing, pickle, read_fault};
 use crate::error::{ModelError, Result};
 
 /// Entries under which training scripts keep the model's tensors.
@@ -22,10 +25,9 @@ pub(super) struct PytorchFile {
 
 impl PytorchFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let reader = PytorchReader::new(path).map_err(|error| ModelError::NotACheckpoint {
-            path: path.into(),
-            why: error.to_string(),
-        })?;
+        let fault = |why: String| ModelError::NotACheckpoint { path: path.into(), why };
+        check_pickles(path)?;
+        let reader = PytorchReader::new(path).map_err(|error| fault(error.to_string()))?;
         let mut stored = reader.into_tensors();
         for wrapper in WRAPPERS {
             if !stored.is_empty() && stored.keys().all(|name| name.starts_with(wrapper)) {
@@ -44,9 +46,53 @@ impl PytorchFile {
             };
             (name.clone(), TensorInfo { shape: tensor.shape().to_vec(), dtype })
         });
-        let tensors = tensors.collect();
+        let tensors: BTreeMap<String, TensorInfo> = tensors.collect();
+        // A view can have far more numbers than are stored for it.
+        let packed = std::fs::metadata(path).map_err(ModelError::io(path))?.len();
+        for (name, info) in &tensors {
+            let size = info.dtype.as_ref().map_or(8, |dtype| dtype.size());
+            let unpacked = info.count().and_then(|count| count.checked_mul(size));
+            let unpacked = unpacked.map_or(u64::MAX, |bytes| bytes as u64);
+            Limits::current()
+                .check_unpacking(packed, unpacked)
+                .map_err(|why| fault(format!("tensor \"{name}\": {why}")))?;
+        }
         Ok(Self { path: path.into(), stored, tensors })
     }
+}
+
+/// Refuses a file whose pickles name what a file of weights does not. A new file is an archive with one
+/// pickle in it; an old one begins with five of them, the fourth of which holds the tensors.
+fn check_pickles(path: &Path) -> Result<()> {
+    let fault = |why: String| ModelError::NotACheckpoint { path: path.into(), why };
+    let mut file = BufReader::new(open_regular(path).map_err(ModelError::io(path))?);
+    let mut bytes = Vec::new();
+    file.by_ref().take(1).read_to_end(&mut bytes).map_err(ModelError::io(path))?;
+    if bytes == [0x80] {
+        // What follows the pickles is as long as the tensors; all of it may have to be skipped.
+        file.take(MAX_PICKLE_SIZE).read_to_end(&mut bytes).map_err(ModelError::io(path))?;
+        let mut rest = bytes.as_slice();
+        for _ in 0..5 {
+            if rest.first() != Some(&0x80) {
+                break;
+            }
+            rest = pickle::check(rest).map_err(fault)?;
+        }
+        return Ok(());
+    }
+    file.seek_relative(-1).map_err(ModelError::io(path))?;
+    let mut archive = ZipArchive::new(file).map_err(|error| read_fault(path)(error.into()))?;
+    for place in 0..archive.len() {
+        let member = archive.by_index(place).map_err(|error| read_fault(path)(error.into()))?;
+        let name = member.name().map_err(|error| read_fault(path)(error.into()))?;
+        if !name.ends_with(".pkl") {
+            continue;
+        }
+        let mut bytes = Vec::new();
+        member.take(MAX_PICKLE_SIZE).read_to_end(&mut bytes).map_err(read_fault(path))?;
+        pickle::check(&bytes).map_err(fault)?;
+    }
+    Ok(())
 }
 
 impl TensorSource for PytorchFile {

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use omma_base::files::open_regular;
 use safetensors::{Dtype, tensor::Metadata};
 
 use super::{FloatType, TensorInfo, TensorSource, checked_type, missing};
@@ -76,7 +77,7 @@ pub(crate) struct SafetensorsFile {
 
 impl SafetensorsFile {
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let mut file = File::open(path).map_err(ModelError::io(path))?;
+        let mut file = open_regular(path).map_err(ModelError::io(path))?;
         let header = Header::read(path, &mut file)?;
         let mut tensors = BTreeMap::new();
         for (name, info) in header.metadata.tensors() {
@@ -87,16 +88,15 @@ impl SafetensorsFile {
                 Dtype::BF16 => Ok(FloatType::Bf16),
                 other => Err(format!("{other:?}")),
             };
-            let count = info.shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
+            let tensor = TensorInfo { shape: info.shape.clone(), dtype };
             let (start, end) = info.data_offsets;
-            let expected = dtype
-                .as_ref()
-                .map_or(Some(end.wrapping_sub(start)), |dtype| count?.checked_mul(dtype.size()));
+            let size = |dtype: &FloatType| tensor.count()?.checked_mul(dtype.size());
+            let expected = tensor.dtype.as_ref().map_or(Some(end.wrapping_sub(start)), size);
             if start > end || expected != Some(end - start) {
                 let why = format!("the place of tensor \"{name}\" does not have its size");
                 return Err(ModelError::NotACheckpoint { path: path.into(), why });
             }
-            tensors.insert(name, TensorInfo { shape: info.shape.clone(), dtype });
+            tensors.insert(name, tensor);
         }
         Ok(Self { path: path.into(), file, header, tensors })
     }
@@ -110,7 +110,7 @@ impl SafetensorsFile {
     pub(crate) fn read_seen(&mut self, name: &str, mut see: impl FnMut(&[u8])) -> Result<Vec<f32>> {
         let info = self.tensors.get(name).ok_or_else(|| missing(&self.path, name))?;
         let dtype = checked_type(&self.path, name, info)?;
-        let mut values = Vec::with_capacity(info.shape.iter().product());
+        let mut values = Vec::with_capacity(info.count().unwrap_or_default());
         let place = self.header.metadata.info(name).ok_or_else(|| missing(&self.path, name))?;
         let (start, end) = place.data_offsets;
         let start = SeekFrom::Start(self.header.data_start + start as u64);

@@ -16,7 +16,7 @@ use omma_model::{
     import::{Family, import, import_from},
     parameter_values,
 };
-use omma_routing::Seed;
+use omma_base::Seed;
 
 /// The arrays of a case whose names begin with a word, as if they were a checkpoint.
 struct Arrays<'a> {

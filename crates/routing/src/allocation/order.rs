@@ -1,9 +1,10 @@
 //! Who is served first when experts have a capacity.
 
+use omma_base::Seed;
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
-use crate::{layout::Groups, seed::Seed};
+use crate::layout::Groups;
 
 /// The order in which tokens claim slots. Whatever the order, all first choices go before all
 /// second choices, and tokens that tie keep their order of arrival.

@@ -1,13 +1,13 @@
 //! What a router must know of a batch besides the tokens themselves.
 
 use burn::tensor::Tensor;
+use omma_base::Seed;
 
 use crate::{
     allocation::{Allocation, Order},
     config::RouterConfig,
     error::{Result, RoutingError},
     layout::{Layout, Scope},
-    seed::Seed,
 };
 
 /// How the tokens of one call lie in their matrix, what they are, and whether this is training.

@@ -10,6 +10,7 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Tensor, TensorData},
 };
+use omma_base::Seed;
 use rand::RngExt;
 use rand_distr::StandardNormal;
 
@@ -23,7 +24,6 @@ use crate::{
     losses::AuxiliaryLosses,
     plan::Plan,
     pool::Gate,
-    seed::Seed,
     statistics::Statistics,
 };
 

@@ -4,9 +4,11 @@ mod tensorboard;
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write,
+    io::{self, Write},
+    path::Path,
 };
 
+use omma_base::files::write_atomically;
 use serde::{Deserialize, Serialize};
 
 use self::tensorboard::EventFile;
@@ -113,19 +115,37 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Goes on after `step`: what was logged later is forgotten, because it will happen again.
+    /// Goes on after `step`: what was logged later is forgotten, because it will happen again. Lines that
+    /// stay keep their bytes.
     pub fn open(run: &RunFolder, step: u64) -> Result<Self> {
-        let records = read_records(run);
-        let kept: Vec<Record> = records.into_iter().filter(|r| r.step() <= step).collect();
-        let text: String = kept.iter().map(line).collect();
-        run.write(METRICS, text)?;
         let path = run.file(METRICS);
-        let lines = OpenOptions::new().append(true).open(&path).map_err(TrainError::io(&path))?;
-        let evaluation = |record| match record {
-            Record::Evaluation(record) => Some(record),
-            Record::Train(_) => None,
-        };
-        let summary = kept.into_iter().filter_map(evaluation).collect();
+        let text = read(&path)?;
+        let mut kept = Vec::new();
+        let mut summary = Vec::new();
+        let mut unreadable = 0;
+        for line in text.split_inclusive(|byte| *byte == b'\n') {
+            match serde_json::from_slice(line) {
+                // Cut off by a kill.
+                _ if !line.ends_with(b"\n") => continue,
+                Ok(record) if Record::step(&record) > step => continue,
+                Ok(Record::Evaluation(record)) => summary.push(record),
+                Ok(Record::Train(_)) => {}
+                Err(_) => unreadable += 1,
+            }
+            kept.extend_from_slice(line);
+        }
+        if unreadable > 0 {
+            tracing::warn!("{}: {unreadable} lines are damaged; they stay as they are", path.display());
+        }
+        let fault = || TrainError::io(&path);
+        // Shortening a file needs no room on the disk.
+        if text.starts_with(&kept) {
+            let file = OpenOptions::new().create(true).append(true).open(&path).map_err(fault())?;
+            file.set_len(kept.len() as u64).map_err(fault())?;
+        } else {
+            write_atomically(&path, |temporary| fs::write(temporary, &kept)).map_err(fault())?;
+        }
+        let lines = OpenOptions::new().append(true).open(&path).map_err(fault())?;
         Ok(Self { run: run.clone(), lines, events: EventFile::create(run.path())?, summary })
     }
 
@@ -146,12 +166,61 @@ impl Logs {
     }
 }
 
-/// All records of a run; a line that was cut off by a kill is left out.
-pub fn read_records(run: &RunFolder) -> Vec<Record> {
-    let text = fs::read_to_string(run.file(METRICS)).unwrap_or_default();
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+/// All records of a run; a line that was cut off by a kill, or is damaged, is left out.
+pub fn read_records(run: &RunFolder) -> Result<Vec<Record>> {
+    let text = read(&run.file(METRICS))?;
+    let lines = text.split(|byte| *byte == b'\n');
+    Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+/// The bytes of a log, which may not have been begun.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        text => text.map_err(TrainError::io(path)),
+    }
 }
 
 fn line(record: &Record) -> String {
     serde_json::to_string(record).expect("a record can be written") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{recipe::Recipe, run::Place};
+
+    fn evaluation(step: u64) -> Record {
+        // A mean of three hundredths has 17 digits.
+        let accuracy = 0.1 + 0.2 * step as f64;
+        Record::Evaluation(EvaluationRecord { step, epoch: 0.1, seconds: 1.0, accuracy, nll: 1e-7 })
+    }
+
+    #[test]
+    fn lines_keep_their_bytes_and_are_cut_at_the_last_whole_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let recipe = Recipe::find::<&str>("default", &[]).unwrap();
+        let run = RunFolder::create(Place::At(folder.path()), &recipe).unwrap();
+        let mut logs = Logs::open(&run, 0).unwrap();
+        (1..=4).for_each(|step| logs.add(&evaluation(step)).unwrap());
+        drop(logs);
+        let path = run.file(METRICS);
+        let whole = fs::read(&path).unwrap();
+        for _ in 0..3 {
+            drop(Logs::open(&run, 4).unwrap());
+            assert_eq!(fs::read(&path).unwrap(), whole, "a resume changes nothing");
+        }
+        assert_eq!(read_records(&run).unwrap(), (1..=4).map(evaluation).collect::<Vec<_>>());
+        // A byte that is no text in line 2, and half a line at the end.
+        let mut damaged = [&whole[..], b"{\"kind\":\"evalu"].concat();
+        let second = whole.iter().position(|byte| *byte == b'\n').unwrap() + 5;
+        damaged[second] = 0xff;
+        fs::write(&path, &damaged).unwrap();
+        let logs = Logs::open(&run, 4).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), damaged[..whole.len()]);
+        assert_eq!(logs.summary.len(), 3);
+        drop(logs);
+        drop(Logs::open(&run, 3).unwrap());
+        assert_eq!(read_records(&run).unwrap(), [evaluation(1), evaluation(3)]);
+    }
 }

@@ -31,7 +31,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use omma_model::{parameters, preset};
-    use omma_routing::Seed;
+    use omma_base::Seed;
 
     use super::*;
 

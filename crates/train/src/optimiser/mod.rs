@@ -110,6 +110,13 @@ pub struct Memory {
     pub vectors: Vec<Vec<f32>>,
 }
 
+impl Memory {
+    /// How many numbers the parameter has.
+    pub fn size(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
 /// A rule and its memory of all parameters.
 pub struct Optimiser {
     config: OptimiserConfig,

@@ -1,6 +1,6 @@
 //! The recipes that come with the program.
 
-use omma_model::nearest;
+use omma_base::nearest;
 
 use super::Recipe;
 use crate::error::{Result, TrainError};

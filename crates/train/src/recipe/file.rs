@@ -1,11 +1,12 @@
 //! From the text of a recipe and settings on top of it to a [`Recipe`].
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
-use omma_model::{ModelConfig, ModelError, apply_value, checkpoint, nearest, preset};
+use omma_base::{files::read_regular, nearest, range::check_setting};
+use omma_model::{ModelConfig, apply_value, checkpoint, preset};
 use serde_json::{Map, Value};
 
-use super::{Recipe, recipe_error};
+use super::{RANGES, Recipe, of_model, out_of_range, recipe_error};
 use crate::error::{Result, TrainError};
 
 /// A key, its value, and how its user wrote it.
@@ -15,13 +16,21 @@ struct Setting {
     text: String,
 }
 
+/// A recipe has a few thousand bytes.
+const LARGEST: u64 = 1 << 24;
+
 impl Recipe {
     /// Reads a recipe's file.
     pub fn read<S: AsRef<str>>(path: &Path, settings: &[S]) -> Result<Self> {
-        let text = fs::read_to_string(path).map_err(TrainError::io(path))?;
+        let text = read_regular(path, LARGEST).map_err(TrainError::io(path))?;
+        let text = String::from_utf8(text).map_err(|_| TrainError::RecipeSyntax {
+            path: path.to_owned(),
+            why: "it is not text in UTF-8".to_owned(),
+        })?;
         let mut recipe = Self::parse(&text, path, settings)?;
         if recipe.name.is_empty() {
             recipe.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            recipe.check()?;
         }
         Ok(recipe)
     }
@@ -35,7 +44,11 @@ impl Recipe {
                 why: error.to_string().trim_end().to_owned(),
             })?;
         let mut all = Vec::new();
-        flatten(&serde_json::to_value(table).unwrap_or_default(), "", &mut all);
+        flatten(&serde_json::to_value(&table).unwrap_or_default(), "", &mut all);
+        // JSON, which settings go through, would make nothing of these.
+        if let Some(key) = not_finite(&toml::Value::Table(table), "") {
+            return Err(recipe_error(format!("{}: {key} is not a finite number", path.display())));
+        }
         for setting in settings {
             all.push(Setting::parse(setting.as_ref())?);
         }
@@ -70,16 +83,7 @@ impl Recipe {
         let Setting { key, value, text } = setting;
         if let Some(key) = key.strip_prefix("model.") {
             self.model =
-                apply_value(&self.model, key, value.clone(), text).map_err(|e| match e {
-                    ModelError::UnknownSetting { hint, .. } => {
-                        let hint = hint.replace("mean \"", "mean \"model.");
-                        TrainError::UnknownSetting { key: setting.key.clone(), hint }
-                    }
-                    ModelError::BadSetting { value, why, .. } => {
-                        TrainError::BadSetting { key: setting.key.clone(), value, why }
-                    }
-                    other => other.into(),
-                })?;
+                apply_value(&self.model, key, value.clone(), text).map_err(of_model)?;
             return Ok(self);
         }
         let mut tree = serde_json::to_value(&self).expect("a recipe can be written");
@@ -88,6 +92,9 @@ impl Recipe {
             .try_fold(&mut tree, |tree, part| tree.as_object_mut()?.get_mut(part))
             .filter(|place| !place.is_object());
         let Some(place) = place else { return Err(self.unknown(key)) };
+        if !value.is_null() {
+            check_setting(RANGES, key, value).map_err(out_of_range)?;
+        }
         *place = value.clone();
         let model = self.model;
         let read = |tree: Value| serde_json::from_value::<Self>(tree);
@@ -105,11 +112,17 @@ impl Recipe {
     }
 
     fn unknown(&self, key: &str) -> TrainError {
+        let settings = self.settings();
+        let known = settings.keys().map(String::as_str).chain(["model.preset"]);
+        TrainError::UnknownSetting { key: key.to_owned(), hint: nearest(key, known) }
+    }
+
+    /// Every setting by its key.
+    pub fn settings(&self) -> BTreeMap<String, Value> {
         let tree = serde_json::to_value(self).expect("a recipe can be written");
-        let mut known = vec!["model.preset".to_owned()];
-        keys(tree.as_object().expect("a recipe has fields"), "", &mut known);
-        let hint = nearest(key, known.iter().map(String::as_str));
-        TrainError::UnknownSetting { key: key.to_owned(), hint }
+        let mut all = BTreeMap::new();
+        collect(tree.as_object().expect("a recipe has fields"), "", &mut all);
+        all
     }
 }
 
@@ -137,13 +150,26 @@ fn flatten(value: &Value, prefix: &str, all: &mut Vec<Setting>) {
     }
 }
 
-fn keys(tree: &Map<String, Value>, prefix: &str, known: &mut Vec<String>) {
+fn collect(tree: &Map<String, Value>, prefix: &str, all: &mut BTreeMap<String, Value>) {
     for (key, value) in tree {
         let path = format!("{prefix}{key}");
         match value.as_object() {
-            Some(inner) => keys(inner, &format!("{path}."), known),
-            None => known.push(path),
+            Some(inner) => collect(inner, &format!("{path}."), all),
+            None => _ = all.insert(path, value.clone()),
         }
+    }
+}
+
+/// The key of a number that is infinite or none.
+fn not_finite(value: &toml::Value, key: &str) -> Option<String> {
+    match value {
+        toml::Value::Float(number) if !number.is_finite() => Some(key.to_owned()),
+        toml::Value::Array(items) => items.iter().find_map(|item| not_finite(item, key)),
+        toml::Value::Table(fields) => fields.iter().find_map(|(name, value)| {
+            let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+            not_finite(value, &key)
+        }),
+        _ => None,
     }
 }
 

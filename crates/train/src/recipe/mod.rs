@@ -5,18 +5,25 @@
 
 mod builtin;
 mod file;
+mod ranges;
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
+use omma_base::{
+    memory,
+    range::{OutOfRange, check_all},
+};
 use omma_data::{
     Pixels, Selection, Shared, TrainOptions,
     augment::{Augmentation, Mixing},
     formats::DataSpec,
 };
-use omma_model::ModelConfig;
+use omma_model::{ModelConfig, ModelError};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use self::builtin::{BUILT_IN, built_in};
+use self::ranges::RANGES;
 use crate::{
     error::{Result, TrainError},
     optimiser::OptimiserConfig,
@@ -208,29 +215,49 @@ impl Recipe {
         }
     }
 
+    /// Refuses what cannot fit into memory, whatever else a step needs: weights, gradients and what the
+    /// optimiser remembers of them, and the images of the batches that are made ahead.
+    pub fn check_memory(&self) -> Result<()> {
+        let Some(available) = memory::available() else { return Ok(()) };
+        let parameters = self.model.cost(self.model.resolution).map_err(of_model)?.params_total;
+        let image = (self.model.resolution.pow(2) * 3 + self.model.classes) as u64;
+        let batches = (self.data.prefetch as u64 + 1).saturating_mul(self.train.batch as u64);
+        let numbers = parameters.saturating_mul(3).saturating_add(image.saturating_mul(batches));
+        let needed = numbers.saturating_mul(4);
+        let gigabytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        match needed > available {
+            false => Ok(()),
+            true => Err(recipe_error(format!(
+                "{parameters} parameters (model) and {batches} images of {} pixels (train.batch, \
+                 data.prefetch) need {:.1} GiB at least, and there are {:.1}",
+                self.model.resolution,
+                gigabytes(needed),
+                gigabytes(available)
+            ))),
+        }
+    }
+
+    /// Settings in which two recipes differ: the key, its value here and there.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
+        let [here, there] = [self, other].map(|recipe| recipe.settings());
+        let keys: BTreeSet<&String> = here.keys().chain(there.keys()).collect();
+        let text = |value: Option<&Value>| value.map_or("nothing".to_owned(), Value::to_string);
+        let differ = keys.into_iter().filter(|key| here.get(*key) != there.get(*key));
+        differ.map(|key| (key.clone(), text(here.get(key)), text(there.get(key)))).collect()
+    }
+
     /// Says what cannot be.
     pub fn check(&self) -> Result<()> {
-        self.model.check()?;
-        let positive = |name: &str, value: f64| match value > 0.0 && value.is_finite() {
-            true => Ok(()),
-            false => Err(recipe_error(format!("{name} must be above 0, not {value}"))),
-        };
-        let share = |name: &str, value: f64| match (0.0..1.0).contains(&value) {
-            true => Ok(()),
-            false => Err(recipe_error(format!("{name} is at least 0 and below 1, not {value}"))),
-        };
+        self.model.check().map_err(of_model)?;
+        let mut tree = serde_json::to_value(self).expect("a recipe can be written");
+        if let Some(fields) = tree.as_object_mut() {
+            fields.remove("model");
+        }
+        check_all(RANGES, &tree).map_err(out_of_range)?;
+        check_name(&self.name)?;
         let train = &self.train;
-        positive("train.batch", train.batch as f64)?;
-        positive("train.accumulation", train.accumulation as f64)?;
-        positive("train.shards", train.shards as f64)?;
-        positive("train.log_every", train.log_every as f64)?;
-        positive("train.keep", train.keep as f64)?;
-        positive("train.explosion", train.explosion)?;
-        positive("optimiser.learning_rate", self.optimiser.learning_rate)?;
-        positive("optimiser.layer_decay", self.optimiser.layer_decay)?;
-        positive("schedule.timescale", self.schedule.timescale)?;
-        if train.steps == 0 {
-            positive("train.epochs (or train.steps)", train.epochs)?;
+        if train.steps == 0 && train.epochs == 0.0 {
+            return Err(recipe_error("train.steps and train.epochs are both 0".to_owned()));
         }
         if !train.batch.is_multiple_of(train.parts()) {
             return Err(recipe_error(format!(
@@ -238,24 +265,6 @@ impl Recipe {
                 train.batch,
                 train.parts()
             )));
-        }
-        share("train.label_smoothing", train.label_smoothing)?;
-        share("train.ema", train.ema)?;
-        share("data.validation", self.data.validation)?;
-        share("optimiser.beta1", self.optimiser.beta1)?;
-        share("optimiser.beta2", self.optimiser.beta2)?;
-        for (name, value) in [
-            ("optimiser.weight_decay", self.optimiser.weight_decay),
-            ("optimiser.clip_norm", self.optimiser.clip_norm),
-            ("schedule.warmup", self.schedule.warmup),
-            ("schedule.cooldown", self.schedule.cooldown),
-            ("data.bad_share", self.data.bad_share),
-            ("mixing.mixup", self.mixing.mixup),
-            ("mixing.cutmix", self.mixing.cutmix),
-        ] {
-            if !(value >= 0.0 && value.is_finite()) {
-                return Err(recipe_error(format!("{name} cannot be {value}")));
-            }
         }
         if self.model.channels != 3 {
             return Err(recipe_error(format!(
@@ -265,6 +274,40 @@ impl Recipe {
         }
         Ok(())
     }
+}
+
+/// The name of a recipe names folders.
+fn check_name(name: &str) -> Result<()> {
+    let odd = |symbol: char| symbol.is_control() || "/\\:".contains(symbol);
+    let why = match name {
+        _ if name.contains(odd) => "it has a slash, a colon or a control character in it",
+        _ if name.starts_with('.') => "it begins with a dot",
+        _ if name.len() > 100 => "it is longer than 100 bytes",
+        _ => return Ok(()),
+    };
+    let (key, value) = ("name".to_owned(), format!("{name:?}"));
+    Err(TrainError::BadSetting { key, value, why: format!("{why}, and a run's folder is called so") })
+}
+
+/// An error about a model's setting, as it is called in a recipe.
+fn of_model(error: ModelError) -> TrainError {
+    match error {
+        ModelError::Range(error) => {
+            out_of_range(OutOfRange { key: format!("model.{}", error.key), ..error })
+        }
+        ModelError::UnknownSetting { key, hint } => {
+            let hint = hint.replace("mean \"", "mean \"model.");
+            TrainError::UnknownSetting { key: format!("model.{key}"), hint }
+        }
+        ModelError::BadSetting { key, value, why } => {
+            TrainError::BadSetting { key: format!("model.{key}"), value, why }
+        }
+        other => other.into(),
+    }
+}
+
+fn out_of_range(OutOfRange { key, value, range }: OutOfRange) -> TrainError {
+    TrainError::BadSetting { key, value, why: format!("it is {range}") }
 }
 
 pub(crate) fn recipe_error(what: String) -> TrainError {

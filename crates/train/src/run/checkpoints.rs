@@ -2,10 +2,12 @@
 
 use std::{
     fs::{self, File},
+    io,
     path::{Path, PathBuf},
 };
 
-use omma_model::checkpoint::write_atomically;
+use omma_base::files::{remove_leftovers, write_atomically};
+use serde::{Deserialize, Serialize};
 
 use super::state::Best;
 use crate::error::{Result, TrainError};
@@ -19,6 +21,14 @@ pub struct Checkpoints {
 /// Names of folders that are not checkpoints: being written, or being removed.
 const UNFINISHED: &str = ".unfinished-";
 const BEST: &str = "best.json";
+const NEWEST: &str = "newest.json";
+
+/// The checkpoint that was written last. It tells a run that has lost its checkpoints from one that has
+/// not come to its first.
+#[derive(Serialize, Deserialize)]
+struct Newest {
+    step: u64,
+}
 
 /// The folder of the checkpoint after a step.
 pub fn step_name(step: u64) -> String {
@@ -35,29 +45,56 @@ impl Checkpoints {
         self.path.join(step_name(step))
     }
 
+    /// Names of everything there is; none where there is no folder yet.
+    fn names(&self) -> Result<Vec<String>> {
+        let fault = || TrainError::io(&self.path);
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(fault())?,
+        };
+        let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().into_string().ok());
+        let names: io::Result<Vec<Option<String>>> = entries.map(name).collect();
+        Ok(names.map_err(fault())?.into_iter().flatten().collect())
+    }
+
     /// Steps of all checkpoints, the oldest first.
-    pub fn steps(&self) -> Vec<u64> {
-        let names = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let step = |name: String| name.strip_prefix("step-")?.parse().ok();
-        let mut steps: Vec<u64> =
-            names.filter_map(|entry| step(entry.file_name().into_string().ok()?)).collect();
+    pub fn steps(&self) -> Result<Vec<u64>> {
+        let step = |name: &String| name.strip_prefix("step-")?.parse().ok();
+        let mut steps: Vec<u64> = self.names()?.iter().filter_map(step).collect();
         steps.sort_unstable();
-        steps
+        Ok(steps)
+    }
+
+    /// Whether there ever was one.
+    pub fn ever(&self) -> Result<bool> {
+        let known = |name: &String| {
+            name == BEST || name == NEWEST || name.contains("step-") && !name.starts_with(UNFINISHED)
+        };
+        Ok(self.names()?.iter().any(known))
     }
 
     /// Which of them did best.
-    pub fn best(&self) -> Option<Best> {
-        serde_json::from_slice(&fs::read(self.path.join(BEST)).ok()?).ok()
+    pub fn best(&self) -> Result<Option<Best>> {
+        let path = self.path.join(BEST);
+        match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(TrainError::io(&path)(error)),
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|error| TrainError::Damaged { path, why: error.to_string() }),
+        }
     }
 
     /// Removes what a killed process left behind.
     pub fn tidy(&self) -> Result<()> {
-        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                fs::remove_dir_all(entry.path()).map_err(TrainError::io(entry.path()))?;
-            }
+        for name in self.names()?.iter().filter(|name| name.starts_with(UNFINISHED)) {
+            let path = self.path.join(name);
+            fs::remove_dir_all(&path).map_err(TrainError::io(&path))?;
         }
-        Ok(())
+        match self.path.is_dir() {
+            true => remove_leftovers(&self.path).map_err(TrainError::io(&self.path)),
+            false => Ok(()),
+        }
     }
 
     /// Fills a folder by `write`, and only then gives it its name.
@@ -70,7 +107,7 @@ impl Checkpoints {
         let written = write(&from).and_then(|()| {
             fs::rename(&from, &to).map_err(TrainError::io(&to))?;
             sync(&self.path);
-            Ok(())
+            self.write(NEWEST, &Newest { step })
         });
         if written.is_err() {
             let _ = fs::remove_dir_all(&from);
@@ -88,14 +125,19 @@ impl Checkpoints {
 
     /// Remembers which checkpoint did best.
     pub fn set_best(&self, best: &Best) -> Result<()> {
-        let text = serde_json::to_string_pretty(best).expect("it can be written");
-        let path = self.path.join(BEST);
-        Ok(write_atomically(&path, |temporary| fs::write(temporary, text + "\n"))?)
+        self.write(BEST, best)
+    }
+
+    fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(value).expect("it can be written");
+        let path = self.path.join(name);
+        write_atomically(&path, |temporary| fs::write(temporary, text + "\n"))
+            .map_err(TrainError::io(&path))
     }
 
     /// Removes all but the last `keep` and the best.
     pub fn keep(&self, keep: usize, best: Option<u64>) -> Result<()> {
-        let steps = self.steps();
+        let steps = self.steps()?;
         let old = &steps[..steps.len().saturating_sub(keep)];
         for step in old.iter().filter(|step| Some(**step) != best) {
             let (from, to) = (self.at(*step), self.unfinished(*step));
@@ -130,7 +172,11 @@ mod tests {
             checkpoints.add(step, write).unwrap();
         }
         checkpoints.keep(2, Some(10)).unwrap();
-        assert_eq!(checkpoints.steps(), [10, 30, 40]);
+        assert_eq!(checkpoints.steps().unwrap(), [10, 30, 40]);
+        for step in [10, 30, 40] {
+            fs::remove_dir_all(checkpoints.at(step)).unwrap();
+        }
+        assert!(checkpoints.ever().unwrap(), "a run that has lost its checkpoints had some");
     }
 
     #[test]
@@ -139,7 +185,8 @@ mod tests {
         let checkpoints = Checkpoints::new(folder.path().join("checkpoints"));
         let full = || TrainError::Recipe { what: "disk full".to_owned() };
         assert!(checkpoints.add(5, |_| Err(full())).is_err());
-        assert!(checkpoints.steps().is_empty());
+        assert!(checkpoints.steps().unwrap().is_empty());
+        assert!(!checkpoints.ever().unwrap());
         fs::create_dir_all(checkpoints.unfinished(6)).unwrap();
         checkpoints.tidy().unwrap();
         assert_eq!(fs::read_dir(folder.path().join("checkpoints")).unwrap().count(), 0);

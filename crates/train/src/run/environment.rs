@@ -36,7 +36,7 @@ impl Environment {
             threads: rayon::current_num_threads(),
             processor: processor(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            command: std::env::args().collect(),
+            command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
             started: started.map_or(0, |since| since.as_secs()),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! RUN/
+//!   .lock               who is training here, held while they do
 //!   recipe.toml         every setting of the run
 //!   environment.json    version, commit, machine, threads
 //!   classes.json        names of the classes
@@ -11,6 +12,7 @@
 //!   checkpoints/
 //!     step-00000500/    model.safetensors, config.json, state.safetensors
 //!     best.json         which of them did best on held-out images
+//!     newest.json       which of them was written last
 //!   model.safetensors   the trained model, with config.json beside it
 //!   result.json         what it reached
 //!   report.html         the same to look at
@@ -23,49 +25,87 @@ mod state;
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use omma_model::checkpoint::write_atomically;
+use omma_base::files::{
+    FolderLock, LockError, fresh_folder, remove_leftovers, write_atomically,
+};
 use serde::Serialize;
 
 pub use self::{
     checkpoints::{Checkpoints, step_name},
     environment::Environment,
-    state::{Best, Progress, State},
+    state::{Best, Progress, Saved, State},
 };
 use crate::{
     error::{Result, TrainError},
     recipe::Recipe,
 };
 
-/// The folder of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The folder of a run. Whoever trains owns it; others only read.
+#[derive(Debug, Clone)]
 pub struct RunFolder {
     path: PathBuf,
+    owned: Option<Arc<FolderLock>>,
+}
+
+/// Where a new run goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// Into this folder.
+    At(&'a Path),
+    /// Into a folder of its own below this one: `NAME-1`, `NAME-2`, and so on.
+    Below(&'a Path),
 }
 
 const RECIPE: &str = "recipe.toml";
 
 impl RunFolder {
     /// A new run; a folder that holds one already is left alone.
-    pub fn create(path: &Path, recipe: &Recipe) -> Result<Self> {
-        if path.join(RECIPE).exists() {
-            return Err(TrainError::RunExists { path: path.to_owned() });
+    pub fn create(place: Place, recipe: &Recipe) -> Result<Self> {
+        let path = match place {
+            Place::At(path) => {
+                fs::create_dir_all(path).map_err(TrainError::io(path))?;
+                path.to_owned()
+            }
+            Place::Below(below) => {
+                fresh_folder(below, &recipe.name).map_err(TrainError::io(below))?
+            }
+        };
+        let run = Self { path, owned: None }.own()?;
+        // Looked for by its owner: nobody else can write one now.
+        if run.file(RECIPE).exists() {
+            return Err(TrainError::RunExists { path: run.path });
         }
-        fs::create_dir_all(path).map_err(TrainError::io(path))?;
-        let run = Self { path: path.to_owned() };
         run.write(RECIPE, recipe.to_toml())?;
         Ok(run)
     }
 
-    /// A run that is there.
+    /// A run that is there, to look at.
     pub fn open(path: &Path) -> Result<(Self, Recipe)> {
         if !path.join(RECIPE).exists() {
             let why = "; it is not the folder of a run".to_owned();
             return Err(TrainError::NoCheckpoint { path: path.to_owned(), why });
         }
         let recipe = Recipe::read::<&str>(&path.join(RECIPE), &[])?;
-        Ok((Self { path: path.to_owned() }, recipe))
+        Ok((Self { path: path.to_owned(), owned: None }, recipe))
+    }
+
+    /// The right to write into it, until this is dropped; fails while another process has it.
+    pub fn own(self) -> Result<Self> {
+        let lock = FolderLock::take(&self.path).map_err(|error| match error {
+            LockError::Held { owner } => TrainError::Owned { path: self.path.clone(), owner },
+            LockError::Io(error) => TrainError::io(&self.path)(error),
+        })?;
+        Ok(Self { owned: Some(Arc::new(lock)), ..self })
+    }
+
+    /// Removes what a killed process left behind; the folder must be owned.
+    pub fn tidy(&self) -> Result<()> {
+        debug_assert!(self.owned.is_some(), "another process may be writing");
+        remove_leftovers(&self.path).map_err(TrainError::io(&self.path))?;
+        self.checkpoints().tidy()
     }
 
     /// The newest run below a folder.
@@ -84,12 +124,6 @@ impl RunFolder {
             path: below.to_owned(),
             why: "; there is no run in it".to_owned(),
         })
-    }
-
-    /// A folder below `below` that is not there yet: `name-1`, `name-2`, and so on.
-    pub fn fresh(below: &Path, name: &str) -> PathBuf {
-        let mut candidates = (1..).map(|number| below.join(format!("{name}-{number}")));
-        candidates.find(|path| !path.exists()).expect("numbers do not end")
     }
 
     /// Where it is.
@@ -114,7 +148,9 @@ impl RunFolder {
 
     /// Writes a file in one step.
     pub fn write(&self, name: &str, text: String) -> Result<()> {
-        Ok(write_atomically(&self.file(name), |temporary| fs::write(temporary, text))?)
+        let path = self.file(name);
+        write_atomically(&path, |temporary| fs::write(temporary, text))
+            .map_err(TrainError::io(&path))
     }
 
     /// Writes a file as JSON.

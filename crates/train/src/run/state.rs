@@ -1,16 +1,20 @@
 //! The state of a training beside its model: what the optimiser remembers and where the run is.
 //!
 //! Random streams and the position in the data need no room: both follow from the seed and the step.
+//!
+//! The file says which weights and which recipe it belongs to, and everything it says has a checksum. So a
+//! state is the one of its model and of its step, or it is an error.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs,
     path::Path,
 };
 
-use omma_model::checkpoint::write_atomically;
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use omma_base::files::{open_regular, write_atomically};
+use omma_model::checkpoint::Identity;
+use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::{
     error::{Result, TrainError},
@@ -20,7 +24,8 @@ use crate::{
 
 const FILE: &str = "state.safetensors";
 const NOTE: &str = "omma-training";
-const FORMAT: u32 = 1;
+/// 1 had neither an identity nor a checksum of what it says of itself.
+const FORMAT: u32 = 2;
 
 /// The checkpoint that did best on held-out images.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -40,19 +45,57 @@ pub struct Progress {
     pub seconds: f64,
     /// The best evaluation so far.
     pub best: Option<Best>,
+    /// The step after which held-out images were looked at last, where that is known. A run that was
+    /// interrupted while it looked does so again.
+    #[serde(default)]
+    pub evaluated: Option<u64>,
+}
+
+/// The first format: all in one.
+#[derive(Deserialize)]
+struct OldNote {
+    progress: Progress,
+    checksums: BTreeMap<String, u32>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Note {
     format: u32,
+    /// [`Content`], as it was written.
+    content: Box<RawValue>,
+    content_checksum: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Content {
     progress: Progress,
+    /// The weights that were saved with it.
+    model: Option<Identity>,
+    /// The recipe that they were trained by.
+    recipe: Option<String>,
     checksums: BTreeMap<String, u32>,
+}
+
+/// What a state is saved with.
+pub struct Saved<'a> {
+    /// Where the run is.
+    pub progress: Progress,
+    /// The weights beside it.
+    pub model: Identity,
+    /// The recipe, as TOML.
+    pub recipe: String,
+    /// What the optimiser remembers.
+    pub optimiser: &'a Optimiser,
+    /// The weights that are trained, if the model's are an average.
+    pub raw: Option<&'a Weights>,
 }
 
 /// The state as it is read from a checkpoint.
 pub struct State {
     /// Where the run is.
     pub progress: Progress,
+    /// The recipe that led to it, as TOML, where the file says it.
+    pub recipe: Option<String>,
     /// The weights that are trained, where the model's are their average.
     pub raw: Option<Vec<Vec<f32>>>,
 }
@@ -69,81 +112,120 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
+fn checksum_of(text: &str) -> String {
+    format!("{:08x}", crc32fast::hash(text.as_bytes()))
+}
+
 impl State {
-    /// Writes the state into a checkpoint's folder. `raw` are the weights that are trained, if the
-    /// model's are an average.
-    pub fn save(
-        folder: &Path,
-        progress: Progress,
-        optimiser: &Optimiser,
-        raw: Option<&Weights>,
-    ) -> Result<()> {
+    /// Writes a state into a checkpoint's folder.
+    pub fn save(folder: &Path, saved: Saved) -> Result<()> {
         let mut tensors: Vec<(String, Vec<u8>)> = Vec::new();
-        for memory in optimiser.memories() {
+        for memory in saved.optimiser.memories() {
             for (number, vector) in memory.vectors.iter().enumerate() {
                 tensors.push((memory_name(&memory.name, number), bytes_of(vector)));
             }
         }
-        for (parameter, values) in raw.iter().flat_map(|raw| raw.parameters.iter().zip(&raw.values))
-        {
-            tensors.push((raw_name(&parameter.name), bytes_of(values)));
+        for raw in saved.raw {
+            for (parameter, values) in raw.parameters.iter().zip(&raw.values) {
+                tensors.push((raw_name(&parameter.name), bytes_of(values)));
+            }
         }
         let checksums =
             tensors.iter().map(|(name, bytes)| (name.clone(), crc32fast::hash(bytes))).collect();
-        let note = Note { format: FORMAT, progress, checksums };
+        let Saved { progress, model, recipe, .. } = saved;
+        let content = Content { progress, model: Some(model), recipe: Some(recipe), checksums };
+        let content = serde_json::value::to_raw_value(&content).expect("it can be written");
+        let content_checksum = checksum_of(content.get());
+        let note = Note { format: FORMAT, content, content_checksum };
         let note = serde_json::to_string(&note).expect("a note can be written");
         let path = folder.join(FILE);
-        let damaged = |error: safetensors::SafeTensorError| TrainError::Damaged {
-            path: path.clone(),
-            why: error.to_string(),
-        };
-        let views: Vec<_> = tensors
-            .iter()
-            .map(|(name, bytes)| {
-                Ok((name.as_str(), TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)?))
-            })
-            .collect::<Result<_, _>>()
-            .map_err(damaged)?;
         write_atomically(&path, |temporary| {
+            let views = tensors.iter().map(|(name, bytes)| {
+                let view = TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes);
+                (name.as_str(), view.expect("four bytes per number"))
+            });
             let notes = HashMap::from([(NOTE.to_owned(), note)]);
-            safetensors::serialize_to_file(views, Some(notes), temporary)
-                .map_err(std::io::Error::other)
-        })?;
-        Ok(())
+            safetensors::serialize_to_file(views, Some(notes), temporary).map_err(|e| match e {
+                SafeTensorError::IoError(error) => error,
+                other => std::io::Error::other(other),
+            })
+        })
+        .map_err(TrainError::io(&path))
     }
 
-    /// Reads the state of a checkpoint, and restores the optimiser from it. Every tensor is checked.
-    pub fn load(folder: &Path, optimiser: &mut Optimiser, averaged: bool) -> Result<Self> {
+    /// Reads the state of the checkpoint after a step, whose weights are `model`, and restores the
+    /// optimiser from it. Every tensor is checked.
+    pub fn load(
+        folder: &Path,
+        (step, model): (u64, &Identity),
+        optimiser: &mut Optimiser,
+        averaged: bool,
+    ) -> Result<Self> {
         let path = folder.join(FILE);
-        let bytes = fs::read(&path).map_err(TrainError::io(&path))?;
+        let mut bytes = Vec::new();
+        open_regular(&path)
+            .and_then(|mut file| std::io::Read::read_to_end(&mut file, &mut bytes))
+            .map_err(TrainError::io(&path))?;
         let damaged = |why: String| TrainError::Damaged { path: path.clone(), why };
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(e.to_string()))?;
         let note = header.metadata().as_ref().and_then(|notes| notes.get(NOTE));
-        let note: Note = note
-            .and_then(|note| serde_json::from_str(note).ok())
-            .ok_or_else(|| damaged("it does not say that it is the state of a training".into()))?;
-        if note.format != FORMAT {
-            return Err(damaged(format!("its format {} is not known here", note.format)));
+        let note = note.ok_or_else(|| damaged("it is not the state of a training".into()))?;
+        let Content { progress, model: of, recipe, checksums } = content(note).map_err(damaged)?;
+        if progress.step != step {
+            let why = format!("it is of step {} and lies in the folder of {step}", progress.step);
+            return Err(damaged(why));
+        }
+        if of.is_some_and(|of| of != *model) {
+            return Err(damaged("it belongs to other weights than those beside it".to_owned()));
         }
         let file = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
         let read = |name: &str| -> Result<Vec<f32>> {
             let tensor = file.tensor(name).map_err(|e| damaged(e.to_string()))?;
-            if note.checksums.get(name) != Some(&crc32fast::hash(tensor.data())) {
+            if checksums.get(name) != Some(&crc32fast::hash(tensor.data())) {
                 return Err(damaged(format!("tensor \"{name}\" does not have its checksum")));
             }
             let value = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             Ok(tensor.data().chunks_exact(4).map(value).collect())
         };
-        optimiser.restore(note.progress.step, |parameter, number, vector| {
-            let found = read(&memory_name(parameter, number))?;
-            if found.len() != vector.len() {
-                return Err(damaged(format!("the memory of \"{parameter}\" has another size")));
+        let sized = |name: &str, size: usize| {
+            let found = read(name)?;
+            match found.len() == size {
+                true => Ok(found),
+                false => Err(damaged(format!("\"{name}\" has another size"))),
             }
-            *vector = found;
-            Ok(())
+        };
+        optimiser.restore(step, |parameter, number, vector| {
+            *vector = sized(&memory_name(parameter, number), vector.len())?;
+            Ok::<(), TrainError>(())
         })?;
-        let names = optimiser.memories().iter().map(|memory| raw_name(&memory.name));
-        let raw = averaged.then(|| names.map(|name| read(&name)).collect()).transpose()?;
-        Ok(Self { progress: note.progress, raw })
+        let parameters = optimiser.memories().iter();
+        let raw = parameters.map(|memory| sized(&raw_name(&memory.name), memory.size()));
+        let raw = averaged.then(|| raw.collect()).transpose()?;
+        Ok(Self { progress, recipe, raw })
+    }
+}
+
+/// What a note says, if it is as it was written.
+fn content(note: &str) -> Result<Content, String> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u32,
+    }
+    let unreadable = |error: serde_json::Error| format!("what it says of itself is unreadable ({error})");
+    let Format { format } = serde_json::from_str(note).map_err(unreadable)?;
+    match format {
+        1 => {
+            let OldNote { progress, checksums } = serde_json::from_str(note).map_err(unreadable)?;
+            Ok(Content { progress, model: None, recipe: None, checksums })
+        }
+        FORMAT => {
+            let Note { content, content_checksum, .. } =
+                serde_json::from_str(note).map_err(unreadable)?;
+            match content_checksum == checksum_of(content.get()) {
+                true => serde_json::from_str(content.get()).map_err(unreadable),
+                false => Err("what it says of itself does not have its checksum".to_owned()),
+            }
+        }
+        other => Err(format!("its format {other} is not known here")),
     }
 }

@@ -1,0 +1,15 @@
+//! Files and folders: written whole, owned by one process, read only where reading ends.
+
+mod atomic;
+mod fresh;
+mod lock;
+mod regular;
+mod walk;
+
+pub use self::{
+    atomic::{remove_leftovers, write_atomically},
+    fresh::fresh_folder,
+    lock::{FolderLock, LockError},
+    regular::{open_regular, read_regular},
+    walk::files_below,
+};

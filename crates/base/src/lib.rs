@@ -1,0 +1,23 @@
+//! What every other crate stands on and none of them is about.
+//!
+//! | module | what it answers |
+//! |---|---|
+//! | [`files`] | how is a file written whole, who owns a folder, what may be read at all? |
+//! | [`limits`] | how much may a foreign file make the program hold? |
+//! | [`memory`] | how much memory is there, and how much was used? |
+//! | [`range`] | which values may a setting have? |
+//! | [`nearest`] | what did the user mean? |
+//! | [`text`] | how is a name shown that somebody else chose? |
+//! | [`Seed`] | where does randomness come from? |
+
+#![forbid(unsafe_code)]
+
+pub mod files;
+pub mod limits;
+pub mod memory;
+pub mod nearest;
+pub mod range;
+mod seed;
+pub mod text;
+
+pub use self::{limits::Limits, nearest::nearest, seed::Seed};
