@@ -13,7 +13,7 @@
 use std::{error::Error, fs, path::Path, time::Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
-use omma_kernels::memory::{self, Allocator};
+use omma_kernels::memory::Allocator;
 use omma_model::checkpoint;
 
 #[global_allocator]
@@ -21,7 +21,7 @@ static ALLOCATOR: Allocator = Allocator;
 
 /// The most memory so far, in bytes.
 fn peak_memory() -> f64 {
-    memory::peak().map_or(f64::NAN, |bytes| bytes as f64)
+    omma_base::memory::peak().map_or(f64::NAN, |bytes| bytes as f64)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -61,13 +61,18 @@ impl CsvFile {
             )));
         }
         let folder = path.parent().unwrap_or(Path::new(""));
+        let open = |record: &csv::StringRecord| record.iter().any(|field| field.contains(END.trim()));
         let mut rows = Vec::new();
-        let mut ended = false;
         for (number, record) in reader.records().enumerate() {
             let record = record.map_err(|error| fault(error.to_string()))?;
             if record.len() == 1 && record[0] == *END.trim() {
-                ended = true;
                 break;
+            }
+            if open(&record) {
+                return Err(fault(format!(
+                    "a quoted field of row {} has no end, so that it takes in the rest of the table",
+                    number + 1
+                )));
             }
             if record.len() != header.len() {
                 return Err(fault(format!(
@@ -84,10 +89,6 @@ impl CsvFile {
                 return Err(fault(format!("row {} has no label", number + 1)));
             }
             rows.push((folder.join(field(image)), label, caption.map(field)));
-        }
-        if !ended {
-            let why = "a quoted field has no end, so that it takes in the rest of the table";
-            return Err(fault(format!("{why} (row {})", rows.len())));
         }
         if rows.is_empty() {
             return Err(fault("it has no rows".to_owned()));

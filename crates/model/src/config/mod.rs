@@ -359,12 +359,16 @@ impl ModelConfig {
         let tokens = grid * grid + self.prefix_tokens() as f64;
         let width = self.feature_width() as f64;
         let hidden = self.mlp.max(moe.and_then(|moe| moe.hidden).unwrap_or(0)) as f64;
-        let experts = of_moe(|moe| moe.experts);
-        // Every token through every expert and slot, and twice the capacity: an upper bound.
-        let slots = of_moe(|moe| moe.slots) * experts;
-        let capacity = of_moe(|moe| moe.experts_per_token()) + slots;
-        let capacity = capacity * (1.0 + moe.map_or(0.0, |moe| moe.capacity_ratio));
-        let block = tokens * width * (tokens + 4.0 * width + 4.0 * hidden * capacity + slots);
+        // Rows that go through experts, with every place of every capacity taken, and columns of gates.
+        let (experts, ratio) = (of_moe(|moe| moe.experts), moe.map_or(1.0, MoeConfig::largest_capacity));
+        let slots = match moe.is_some_and(|moe| moe.router == RouterKind::Soft) {
+            true => of_moe(|moe| moe.slots) * experts,
+            false => experts,
+        };
+        let rows = tokens * (1.0 + of_moe(|moe| moe.experts_per_token()) * ratio)
+            + slots * of_moe(|moe| moe.capacity_multiple);
+        let block = tokens * width * (2.0 * tokens + 4.0 * width + 4.0 * slots)
+            + 2.0 * rows * width * hidden;
         let patches = (self.patch * self.patch) as f64 * self.channels as f64 * mimo;
         let outputs = self.classes.max(self.representation.unwrap_or(0)) as f64 * mimo;
         let work = members

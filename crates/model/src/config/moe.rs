@@ -228,6 +228,11 @@ impl MoeConfig {
         losses
     }
 
+    /// The largest capacity of training and inference, and at least a balanced load.
+    pub(super) fn largest_capacity(&self) -> f64 {
+        self.capacity_ratio.max(self.inference_capacity_ratio.unwrap_or(1.0)).max(1.0)
+    }
+
     /// Experts that one token passes, the shared one not counted.
     pub fn experts_per_token(&self) -> usize {
         self.k * self.partition.max(1)

@@ -14,7 +14,7 @@ const WEIGHT: Range = Range::of(0.0, 1_000.0);
 const CAPACITY: Range = Range::above(0.0, 1_000_000.0);
 
 /// Every number of a [`ModelConfig`](super::ModelConfig).
-pub const RANGES: &Ranges = &[
+pub(super) const RANGES: &Ranges = &[
     ("resolution", SIDE),
     ("position_resolution", SIDE.optional()),
     ("channels", Range::of(1.0, 1_024.0)),

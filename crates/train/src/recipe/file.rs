@@ -55,9 +55,9 @@ impl Recipe {
         let last = |key: &str| all.iter().rev().find(|setting| setting.key == key);
         let model = match (last("init"), last("model.preset")) {
             (_, Some(name)) => preset(&name.text)?,
+            // A saved recipe does not need the checkpoint that its run began with any more.
+            _ if is_whole(&all) => ModelConfig::default(),
             (Some(init), None) => checkpoint::summary(init.text.as_ref())?.config,
-            // A saved recipe has every setting of its model.
-            (None, None) if last("model.width").is_some() => ModelConfig::default(),
             (None, None) => {
                 return Err(recipe_error(format!(
                     "{} has no model of its own: start from a checkpoint with --init, or name a preset \
@@ -135,6 +135,16 @@ impl Setting {
         let value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.clone()));
         Ok(Self { key, value, text })
     }
+}
+
+/// Whether every setting of a model is there, as in the recipe that is saved with a run.
+fn is_whole(settings: &[Setting]) -> bool {
+    let tree = serde_json::to_value(ModelConfig::default()).expect("it can be written");
+    let mut keys = BTreeMap::new();
+    collect(tree.as_object().expect("a configuration has fields"), "model.", &mut keys);
+    // What a model may do without is left out of files.
+    let mut keys = keys.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key);
+    keys.all(|key| settings.iter().any(|setting| setting.key == *key))
 }
 
 /// Tables become dotted keys; normalisation and other lists stay values.

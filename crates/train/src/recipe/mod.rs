@@ -255,6 +255,9 @@ impl Recipe {
         }
         check_all(RANGES, &tree).map_err(out_of_range)?;
         check_name(&self.name)?;
+        if self.init.as_ref().is_some_and(|init| init.as_os_str().is_empty()) {
+            return Err(recipe_error("init names no checkpoint".to_owned()));
+        }
         let train = &self.train;
         if train.steps == 0 && train.epochs == 0.0 {
             return Err(recipe_error("train.steps and train.epochs are both 0".to_owned()));

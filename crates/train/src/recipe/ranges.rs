@@ -5,7 +5,8 @@ use omma_base::range::{Range, Ranges};
 const SHARE: Range = Range::of(0.0, 1.0);
 /// Decays of an average, and shares of which something must be left.
 const BELOW_ONE: Range = Range::below(0.0, 1.0);
-const SEED: Range = Range::of(0.0, u64::MAX as f64);
+/// TOML, which recipes are saved as, has no larger integers.
+const SEED: Range = Range::below(0.0, (1u64 << 63) as f64);
 /// Steps, or images: more than any run takes.
 const MANY: Range = Range::of(0.0, 1e12);
 const SAMPLES: Range = Range::of(1.0, 1e9);
@@ -28,7 +29,7 @@ pub(super) const RANGES: &Ranges = &[
     ("augment.erasing", SHARE),
     ("mixing.mixup", Range::of(0.0, 1_000.0)),
     ("mixing.cutmix", Range::of(0.0, 1_000.0)),
-    ("optimiser.learning_rate", Range::above(0.0, 1_000.0)),
+    ("optimiser.learning_rate", Range::above(0.0, 1e6)),
     ("optimiser.weight_decay", Range::of(0.0, 1_000.0)),
     ("optimiser.clip_norm", Range::of(0.0, 1e9)),
     ("optimiser.layer_decay", Range::above(0.0, 10.0)),
@@ -54,3 +55,20 @@ pub(super) const RANGES: &Ranges = &[
     ("train.log_every", Range::of(1.0, 1e12)),
     ("train.explosion", Range::above(0.0, 1e12)),
 ];
+
+#[cfg(test)]
+mod tests {
+    use omma_base::range::without_range;
+
+    use super::*;
+    use crate::recipe::Recipe;
+
+    #[test]
+    fn no_number_is_without_a_range() {
+        let mut recipe = Recipe::default();
+        recipe.optimiser.epsilon = Some(1e-8);
+        let mut tree = serde_json::to_value(&recipe).unwrap();
+        tree.as_object_mut().unwrap().remove("model");
+        assert_eq!(without_range(RANGES, &tree), Vec::<String>::new());
+    }
+}

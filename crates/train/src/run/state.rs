@@ -125,7 +125,7 @@ impl State {
                 tensors.push((memory_name(&memory.name, number), bytes_of(vector)));
             }
         }
-        for raw in saved.raw {
+        if let Some(raw) = saved.raw {
             for (parameter, values) in raw.parameters.iter().zip(&raw.values) {
                 tensors.push((raw_name(&parameter.name), bytes_of(values)));
             }

@@ -1,0 +1,128 @@
+//! What was damaged is found, named and set aside; what is healthy is not.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{checkpoints, files, lines, model, refusal, resume, said, start, steps, stopped};
+
+const STEPS: usize = 120;
+
+struct Stopped {
+    _folder: tempfile::TempDir,
+    run: PathBuf,
+    whole: PathBuf,
+}
+
+/// A stopped run with several checkpoints, and the same run to its end.
+fn example() -> Stopped {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, whole) = (folder.path().join("run"), folder.path().join("whole"));
+    assert!(start(&whole, STEPS, &["train.keep=9"]).status().unwrap().success());
+    stopped(&run, STEPS);
+    Stopped { _folder: folder, run, whole }
+}
+
+fn turn(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+fn set_aside(run: &Path) -> usize {
+    let names = fs::read_dir(run.join("checkpoints")).unwrap().flatten();
+    names.filter(|entry| entry.file_name().to_string_lossy().starts_with("damaged-")).count()
+}
+
+/// Resumes to the end, with the same bits as a run that was not damaged.
+fn goes_on(Stopped { run, whole, .. }: &Stopped, warning: &str) {
+    let output = said(&mut resume(run));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains(warning), "{text}");
+    assert!(model(run) == model(whole), "it ends with the same bits");
+    assert_eq!(lines(run), lines(whole));
+}
+
+#[test]
+fn one_bit_of_a_state_is_noticed() {
+    let example = example();
+    let newest = steps(&example.run).pop().unwrap();
+    let state = newest.join("state.safetensors");
+    // The number of the step, in what the file says of itself.
+    let bytes = fs::read(&state).unwrap();
+    let mark = b"\\\"step\\\":";
+    let place = bytes.windows(mark.len()).position(|part| part == mark).unwrap();
+    turn(&state, place + mark.len());
+    goes_on(&example, "does not have its checksum");
+    assert_eq!(set_aside(&example.run), 1);
+}
+
+#[test]
+fn the_state_of_another_step_is_noticed() {
+    let example = example();
+    let all = steps(&example.run);
+    let [.., older, newest] = all.as_slice() else { panic!("two checkpoints") };
+    fs::copy(older.join("state.safetensors"), newest.join("state.safetensors")).unwrap();
+    goes_on(&example, "lies in the folder of");
+}
+
+#[test]
+fn the_model_of_another_step_is_noticed() {
+    let example = example();
+    let all = steps(&example.run);
+    let [.., older, newest] = all.as_slice() else { panic!("two checkpoints") };
+    fs::copy(older.join("model.safetensors"), newest.join("model.safetensors")).unwrap();
+    goes_on(&example, "belongs to other weights");
+}
+
+#[test]
+fn one_bad_byte_in_the_log_costs_one_line() {
+    let example = example();
+    let log = example.run.join("metrics.jsonl");
+    let mut bytes = fs::read(&log).unwrap();
+    bytes[3] = 0xff;
+    fs::write(&log, [&bytes[..], b"{\"kind\":\"tr"].concat()).unwrap();
+    let output = said(&mut resume(&example.run));
+    assert!(output.status.success());
+    let whole = fs::read(example.whole.join("metrics.jsonl")).unwrap();
+    let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+    assert_eq!(count(&fs::read(&log).unwrap()), count(&whole));
+}
+
+#[test]
+fn a_recipe_that_was_changed_is_noticed() {
+    let example = example();
+    let path = example.run.join("recipe.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("seed = 7", "seed = 6")).unwrap();
+    let before = files(&example.run);
+    let message = refusal(&mut resume(&example.run));
+    assert!(message.contains("seed is 6 and was 7"), "{message}");
+    assert!(files(&example.run) == before, "nothing was touched");
+    assert!(resume(&example.run).arg("--accept-recipe").status().unwrap().success());
+}
+
+#[test]
+fn starting_over_takes_a_word() {
+    let example = example();
+    let before = checkpoints(&example.run);
+    for checkpoint in steps(&example.run) {
+        turn(&checkpoint.join("model.safetensors"), 5_000);
+    }
+    let damaged = checkpoints(&example.run);
+    for _ in 0..2 {
+        let message = refusal(&mut resume(&example.run));
+        assert!(message.contains("--from-start"), "{message}");
+        assert!(checkpoints(&example.run) == damaged, "nothing was renamed");
+    }
+    // Healthy again: everything is still there.
+    before.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    for checkpoint in steps(&example.run) {
+        fs::remove_dir_all(checkpoint).unwrap();
+    }
+    let message = refusal(&mut resume(&example.run));
+    assert!(message.contains("they are gone"), "{message}");
+    assert!(resume(&example.run).arg("--from-start").status().unwrap().success());
+    assert!(model(&example.run) == model(&example.whole));
+}

@@ -1,0 +1,119 @@
+//! A disk that is full, and a process that may not open more files: an error, and nothing is touched.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::{checkpoints, model, refusal, resume, start, stopped};
+
+const STEPS: usize = 60;
+
+/// A small file system of its own, where the test may mount one.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let mount = ["-t", "tmpfs", "-o", "size=4m", "none"];
+        let mounted = Command::new("mount").args(mount).arg(at).stderr(Stdio::null()).status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
+    }
+
+    /// Takes all the room there is.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.join("filler")).unwrap();
+        for size in [65_536, 4096, 1] {
+            while file.write_all(&vec![7; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_costs_nothing_but_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole");
+    assert!(start(&whole, STEPS, &[]).status().unwrap().success());
+    let Some(disk) = SmallDisk::mount(&folder.path().join("disk")) else {
+        return no_file_may_grow(&folder.path().join("run"), &whole);
+    };
+    let run = disk.0.join("run");
+    stopped(&run, STEPS);
+    let before = checkpoints(&run);
+    disk.fill();
+    for _ in 0..3 {
+        let message = refusal(&mut resume(&run));
+        assert!(message.contains("No space left"), "{message}");
+        assert!(checkpoints(&run) == before, "a full disk is no damage");
+    }
+    disk.free();
+    // It fills up in the middle of the run.
+    fs::write(disk.0.join("filler"), vec![7; 2 << 20]).unwrap();
+    let mut child = resume(&run).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    disk.fill();
+    let _ = child.wait().unwrap();
+    disk.free();
+    if !run.join("result.json").exists() {
+        assert!(resume(&run).status().unwrap().success());
+    }
+    assert!(model(&run) == model(&whole), "it ends with the same bits");
+}
+
+/// Where nothing can be mounted: files that may not grow beyond a size end the process.
+fn no_file_may_grow(run: &Path, whole: &Path) {
+    stopped(run, STEPS);
+    let before = checkpoints(run);
+    assert!(!limited("ulimit -f 4", run).success());
+    assert!(checkpoints(run) == before, "a full disk is no damage");
+    assert!(resume(run).status().unwrap().success());
+    assert!(model(run) == model(whole), "it ends with the same bits");
+}
+
+fn limited(limit: &str, run: &Path) -> std::process::ExitStatus {
+    let omma = assert_cmd::cargo::cargo_bin!("omma");
+    Command::new("sh")
+        .args(["-c", &format!("{limit}; exec \"$0\" train --resume \"$1\"")])
+        .arg(omma)
+        .arg(run)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+}
+
+#[test]
+fn too_many_open_files_cost_nothing_but_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, whole) = (folder.path().join("run"), folder.path().join("whole"));
+    assert!(start(&whole, STEPS, &[]).status().unwrap().success());
+    stopped(&run, STEPS);
+    let before = checkpoints(&run);
+    let mut refused = 0;
+    for files in 3..64 {
+        if limited(&format!("ulimit -n {files}"), &run).success() {
+            break;
+        }
+        refused += 1;
+        assert!(checkpoints(&run).keys().all(|path| !path.to_string_lossy().contains("damaged")));
+        let kept = before.iter().all(|(path, bytes)| checkpoints(&run).get(path) == Some(bytes));
+        assert!(kept || run.join("checkpoints/newest.json").exists(), "{files} files");
+    }
+    assert!(refused > 2, "only {refused} limits were too low");
+    if !run.join("result.json").exists() {
+        assert!(resume(&run).status().unwrap().success());
+    }
+    assert!(model(&run) == model(&whole), "it ends with the same bits");
+}

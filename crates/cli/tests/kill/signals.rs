@@ -1,0 +1,62 @@
+//! SIGTERM at every stage of a run: it stops with an exit code of its own, and goes on to the same end.
+
+use std::time::{Duration, Instant};
+
+use crate::{lines, model, resume, signal, start, steps, wait_for_newer};
+
+/// Long evaluations, and a linear classifier at the end, so that signals meet all of them.
+const SETTINGS: &[&str] =
+    &["data.test_samples=2000", "train.evaluate_every=10", "train.linear_baseline=true"];
+const STEPS: usize = 40;
+const MOMENTS: u32 = 16;
+
+#[test]
+fn a_run_can_be_stopped_at_every_stage() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole");
+    let began = Instant::now();
+    assert!(start(&whole, STEPS, SETTINGS).status().unwrap().success());
+    let length = began.elapsed();
+    let mut interrupted = 0;
+    for moment in 0..MOMENTS {
+        let run = folder.path().join(format!("{moment}"));
+        let mut child = start(&run, STEPS, SETTINGS).spawn().unwrap();
+        std::thread::sleep(length * moment / MOMENTS);
+        signal(&child, "-TERM");
+        let sent = Instant::now();
+        let status = child.wait().unwrap();
+        assert!(sent.elapsed() < Duration::from_secs(20), "it does not stop");
+        // The first moments come before the program listens, the last ones after its end.
+        let listened = run.join("recipe.toml").exists();
+        match status.code() {
+            Some(143) => interrupted += 1,
+            Some(0) => assert!(run.join("result.json").exists()),
+            other => assert!(other.is_none() && !listened, "{status}"),
+        }
+        if !listened {
+            continue;
+        }
+        if !run.join("result.json").exists() {
+            assert!(resume(&run).status().unwrap().success(), "stopped at moment {moment}");
+        }
+        assert!(model(&whole) == model(&run), "stopped at moment {moment}");
+        assert_eq!(lines(&whole), lines(&run), "stopped at moment {moment}");
+    }
+    assert!(interrupted > 5, "only {interrupted} were interrupted");
+}
+
+#[test]
+fn an_interrupted_run_says_how_to_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let mut child =
+        start(&run, 400, &[]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    assert!(wait_for_newer(&run, None, &mut child));
+    signal(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    assert!(text.contains("--resume") && !steps(&run).is_empty(), "{text}");
+    assert!(resume(&run).status().unwrap().success());
+    assert!(!resume(&run).status().unwrap().success(), "it has ended");
+}

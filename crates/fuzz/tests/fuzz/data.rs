@@ -1,0 +1,162 @@
+//! Data sets and images.
+
+use image::{DynamicImage, ImageFormat, RgbImage};
+use omma_data::{
+    Dataset, Picture,
+    formats::{Cifar, CifarKind, CsvFile, Idx, WebDataset},
+};
+use omma_fuzz::{Container, Target, container::gzip};
+
+use crate::beside;
+
+fn photograph() -> DynamicImage {
+    RgbImage::from_fn(13, 9, |x, y| image::Rgb([(x * 19) as u8, (y * 23) as u8, (x * y) as u8])).into()
+}
+
+fn encoded(image: &DynamicImage, format: ImageFormat) -> Vec<u8> {
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    image.write_to(&mut bytes, format).unwrap();
+    bytes.into_inner()
+}
+
+/// A JPEG with an EXIF note that turns it.
+fn turned() -> Vec<u8> {
+    let exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+    let jpeg = encoded(&photograph(), ImageFormat::Jpeg);
+    let length = (exif.len() as u16 + 2).to_be_bytes();
+    [&jpeg[..2], &[0xff, 0xe1], &length, exif, &jpeg[2..]].concat()
+}
+
+#[test]
+fn images() {
+    let formats = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Bmp];
+    let mut seeds: Vec<Vec<u8>> =
+        formats.iter().map(|format| encoded(&photograph(), *format)).collect();
+    seeds.push(encoded(&photograph().to_rgba16().into(), ImageFormat::Png));
+    seeds.push(encoded(&photograph().to_luma8().into(), ImageFormat::Png));
+    seeds.push(turned());
+    let containers = [Container::PngChunks, Container::PngChunks];
+    let target = Target { name: "x.png", seeds, containers: &containers, cases: 1500 };
+    target.run(|path| {
+        if let Ok(picture) = Picture::open(path) {
+            assert_eq!(picture.pixels.len(), picture.width * picture.height * 3);
+            let _ = picture.centre_crop(8, 1.0);
+        }
+    });
+}
+
+/// Reads the first samples of a data set.
+fn look(data: &dyn Dataset) {
+    for index in 0..data.len().min(4) {
+        let _ = data.label(index);
+        if let Ok(sample) = data.get(index) {
+            assert!(sample.label < data.classes().len());
+        }
+    }
+}
+
+fn idx(sizes: &[u32], data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 8, sizes.len() as u8];
+    sizes.iter().for_each(|size| bytes.extend(size.to_be_bytes()));
+    bytes.extend(data);
+    bytes
+}
+
+#[test]
+fn idx_images() {
+    let (images, labels) = (idx(&[3, 4, 5], &[7; 60]), idx(&[3], &[0, 1, 2]));
+    let seeds = vec![images.clone(), gzip(&images)];
+    let target = Target { name: "images", seeds, containers: &[Container::Gzip], cases: 1500 };
+    target.run(|path| {
+        let labels = beside(path, "labels", &labels);
+        if let Ok(data) = Idx::read(path, &labels) {
+            look(&data);
+        }
+    });
+}
+
+#[test]
+fn idx_labels() {
+    let (images, labels) = (idx(&[3, 4, 5], &[7; 60]), idx(&[3], &[0, 1, 2]));
+    let seeds = vec![labels.clone(), gzip(&labels)];
+    let target = Target { name: "labels", seeds, containers: &[Container::Gzip], cases: 1500 };
+    target.run(|path| {
+        let images = beside(path, "images", &images);
+        if let Ok(data) = Idx::read(&images, path) {
+            look(&data);
+        }
+    });
+}
+
+#[test]
+fn cifar() {
+    let records: Vec<u8> = (0..3 * 3073_usize).map(|i| (i % 251) as u8).collect();
+    let seeds = vec![records.clone(), gzip(&records), vec![1; 3074 * 2]];
+    let target = Target { name: "x.bin", seeds, containers: &[Container::Gzip], cases: 1000 };
+    target.run(|path| {
+        for kind in [CifarKind::Ten, CifarKind::Hundred] {
+            if let Ok(data) = Cifar::read(kind, &[path.to_owned()], Vec::new()) {
+                look(&data);
+            }
+        }
+    });
+}
+
+#[test]
+fn csv() {
+    let seeds = [
+        "path,label\na.png,cat\nb.png,dog\n",
+        "\u{feff}Label,extra,PATH,caption\r\ndog,1,\"a, b.png\",\"small, \"\"dark\"\"\"\r\n",
+        "image\ttext\na.png\tone, two\n",
+        "filename,class\na.png,0\nb.png,7\n",
+    ];
+    let seeds = seeds.map(|text| text.as_bytes().to_vec()).into();
+    let target = Target { name: "x.csv", seeds, containers: &[], cases: 1500 };
+    target.run(|path| {
+        if let Ok(data) = CsvFile::read(path) {
+            look(&data);
+        }
+    });
+}
+
+fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, bytes) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        builder.append_data(&mut header, name, *bytes).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+#[test]
+fn tar_shards() {
+    let png = encoded(&photograph(), ImageFormat::Png);
+    let long = format!("{}.png", "x".repeat(150));
+    let seeds = vec![
+        archive(&[("a/0.png", &png), ("a/0.cls", b"2"), ("1.png", &png), ("1.cls", b"0")]),
+        archive(&[("0.png", &png), ("0.txt", b"a drop")]),
+        archive(&[(&long, &png), (&long.replace("png", "cls"), b"dog")]),
+    ];
+    let containers = [Container::TarHeader, Container::TarHeader];
+    let target = Target { name: "x.tar", seeds, containers: &containers, cases: 1500 };
+    target.run(|path| {
+        if let Ok(data) = WebDataset::read(&[path.to_owned()]) {
+            look(&data);
+        }
+    });
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet() {
+    use omma_data::formats::Parquet;
+    let seeds = ["plain", "snappy", "captions"];
+    let seeds = seeds.map(|name| crate::file(&format!("fuzz/tests/data/{name}.parquet"))).into();
+    let target = Target { name: "x.parquet", seeds, containers: &[], cases: 1500 };
+    target.run(|path| {
+        if let Ok(data) = Parquet::read(&[path.to_owned()]) {
+            look(&data);
+        }
+    });
+}

@@ -1,0 +1,120 @@
+//! Checkpoints, ours and those of other projects, and configurations.
+
+use std::{fs, path::Path};
+
+use burn::tensor::Device;
+use omma_fuzz::{Container, Target};
+use omma_model::{
+    ModelConfig, apply_settings, checkpoint,
+    import::{self, Family},
+    open_tensors, preset,
+};
+
+use crate::file;
+
+/// Everything that `omma inspect` and `omma convert` do with a file.
+fn foreign(path: &Path) {
+    let device = Device::flex();
+    if let Ok(source) = open_tensors(path)
+        && let Ok(family) = Family::of(source.as_ref())
+        && let Ok(config) = family.config(source.as_ref())
+    {
+        let _ = config.cost(config.resolution);
+    }
+    let _ = import::import::<&str>(path, &[], &device);
+}
+
+#[test]
+fn checkpoint() {
+    let note = Container::Note { key: "omma", content: "config", checksum: "config_checksum" };
+    let target = Target {
+        name: "model.safetensors",
+        seeds: vec![
+            file("cli/tests/data/run-1/finished.safetensors"),
+            file("cli/tests/data/run-1/odd-number/model.safetensors"),
+        ],
+        containers: &[note, note, note, Container::SafetensorsHeader],
+        cases: 400,
+    };
+    target.run(|path| {
+        if let Ok(summary) = checkpoint::summary(path) {
+            let _ = summary.config.cost(summary.config.resolution);
+        }
+        let _ = checkpoint::load(path, &Device::flex());
+    });
+}
+
+#[test]
+fn configuration() {
+    let seeds = ["vmoe-tiny", "e3-tiny", "softmoe-tiny", "vimoe-s14", "vit-tiny"];
+    let seeds = seeds.map(|name| serde_json::to_vec(&preset(name).unwrap()).unwrap());
+    let target = Target {
+        name: "config.json",
+        seeds: seeds.into_iter().chain([file("cli/tests/data/run-1/odd-number/config.json")]).collect(),
+        containers: &[],
+        cases: 600,
+    };
+    target.run(|path| {
+        let Ok(config) = serde_json::from_slice::<ModelConfig>(&fs::read(path).unwrap()) else { return };
+        if config.check().is_ok() {
+            config.cost(config.resolution).expect("a configuration that is right can be counted");
+            let text = serde_json::to_string(&config).unwrap();
+            let again: ModelConfig = serde_json::from_str(&text).unwrap();
+            assert_eq!(again, config, "what is written reads the same");
+        }
+    });
+}
+
+#[test]
+fn settings() {
+    let settings = ["moe.experts=8", "moe.placement=1,3", "layer_scale=0.1", "moe=null", "mimo.members=2"];
+    let target = Target {
+        name: "settings",
+        seeds: settings.map(|text| text.as_bytes().to_vec()).into(),
+        containers: &[],
+        cases: 600,
+    };
+    let base = preset("vmoe-tiny").unwrap();
+    target.run(|path| {
+        let text = String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+        if let Ok(config) = apply_settings(&base, &[text]) {
+            config.cost(config.resolution).expect("a configuration that is right can be counted");
+        }
+    });
+}
+
+#[test]
+fn safetensors() {
+    let names = ["dinov2.safetensors", "timm_registers.safetensors", "hf_vit/model.safetensors"];
+    let more = ["hf_dinov2/model.safetensors", "swiglu.safetensors"];
+    let all = names.into_iter().chain(more).map(|name| file(&format!("model/tests/data/{name}")));
+    let target = Target {
+        name: "x.safetensors",
+        seeds: all.collect(),
+        containers: &[Container::SafetensorsHeader, Container::SafetensorsHeader],
+        cases: 300,
+    };
+    target.run(foreign);
+}
+
+#[test]
+fn npz() {
+    let target = Target {
+        name: "x.npz",
+        seeds: ["google.npz", "big_vision.npz"].map(|n| file(&format!("model/tests/data/{n}"))).into(),
+        containers: &[Container::Zip(".npy"), Container::Zip("kernel.npy"), Container::Zip("bias.npy")],
+        cases: 300,
+    };
+    target.run(foreign);
+}
+
+#[test]
+fn pth() {
+    let target = Target {
+        name: "x.pth",
+        seeds: ["timm.pth", "timm_half.pth"].map(|n| file(&format!("model/tests/data/{n}"))).into(),
+        containers: &[Container::Zip("data.pkl"), Container::Zip("data.pkl"), Container::Zip("version")],
+        cases: 300,
+    };
+    target.run(foreign);
+}

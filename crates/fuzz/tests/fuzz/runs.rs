@@ -1,0 +1,123 @@
+//! Recipes, the state of a training, logs, and the records of evaluations.
+
+use std::{cell::RefCell, fs};
+
+use burn::tensor::Device;
+use omma_eval::{
+    compare::{Comparison, read_evaluation},
+    report::{comparison_page, evaluation_page},
+};
+use omma_fuzz::{Container, Target};
+use omma_model::checkpoint;
+use omma_train::{
+    Recipe, Weights,
+    logs::{Logs, read_records},
+    optimiser::{Optimiser, OptimiserConfig},
+    recipe::BUILT_IN,
+    run::{Place, Progress, RunFolder, Saved, State},
+};
+
+use crate::file;
+
+#[test]
+fn recipe() {
+    let seeds = BUILT_IN.iter().map(|(_, text)| text.as_bytes().to_vec());
+    let saved = file("cli/tests/data/run-1/unfinished/recipe.toml");
+    let target = Target {
+        name: "recipe.toml",
+        seeds: seeds.chain([saved]).collect(),
+        containers: &[],
+        cases: 600,
+    };
+    target.run(|path| {
+        let Ok(recipe) = Recipe::read::<&str>(path, &[]) else { return };
+        let again = Recipe::parse::<&str>(&recipe.to_toml(), path, &[]);
+        assert_eq!(again.expect("what is saved can be read"), recipe);
+        let _ = recipe.check_memory();
+        let _ = recipe.total_steps(1000);
+    });
+}
+
+/// Two states of a small model, one of them with weights of its own beside their average.
+fn states() -> (Vec<Vec<u8>>, checkpoint::Identity, Optimiser) {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = folder.path().join("model.safetensors");
+    fs::write(&weights, file("cli/tests/data/run-1/finished.safetensors")).unwrap();
+    let (model, identity) = checkpoint::load_identified(folder.path(), &Device::flex()).unwrap();
+    let weights = Weights::of(&model);
+    let parameters = weights.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
+    let optimiser = Optimiser::new(OptimiserConfig::default(), 2, parameters);
+    let state = |raw| {
+        let progress = Progress { step: 30, ..Progress::default() };
+        let (model, recipe) = (identity.clone(), "name = \"x\"".to_owned());
+        State::save(folder.path(), Saved { progress, model, recipe, optimiser: &optimiser, raw }).unwrap();
+        fs::read(folder.path().join("state.safetensors")).unwrap()
+    };
+    let states = vec![state(None), state(Some(&weights))];
+    (states, identity, optimiser)
+}
+
+#[test]
+fn state() {
+    let (mut seeds, identity, optimiser) = states();
+    seeds.push(file("cli/tests/data/run-1/unfinished/checkpoints/step-00000030/state.safetensors"));
+    let note =
+        Container::Note { key: "omma-training", content: "content", checksum: "content_checksum" };
+    let target = Target {
+        name: "state.safetensors",
+        seeds,
+        containers: &[note, Container::SafetensorsHeader],
+        cases: 300,
+    };
+    let optimiser = RefCell::new(optimiser);
+    target.run(|path| {
+        let folder = path.parent().unwrap();
+        for averaged in [false, true] {
+            let loaded = State::load(folder, (30, &identity), &mut optimiser.borrow_mut(), averaged);
+            if let Ok(state) = loaded {
+                assert_eq!(state.progress.step, 30);
+            }
+        }
+    });
+}
+
+#[test]
+fn metrics() {
+    let seeds = vec![file("cli/tests/data/run-1/unfinished/metrics.jsonl")];
+    let target = Target { name: "metrics.jsonl", seeds, containers: &[], cases: 300 };
+    let recipe = Recipe::find::<&str>("default", &[]).unwrap();
+    target.run(|path| {
+        let folder = path.parent().unwrap();
+        let _ = fs::remove_file(folder.join("recipe.toml"));
+        let run = RunFolder::create(Place::At(folder), &recipe).unwrap();
+        let before = read_records(&run).unwrap();
+        drop(Logs::open(&run, u64::MAX).unwrap());
+        let after = read_records(&run).unwrap();
+        assert!(before.starts_with(&after), "lines before the last are kept");
+        assert!(after.len() + 1 >= before.len());
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            if entry.file_name().to_string_lossy().starts_with("events") {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    });
+}
+
+#[test]
+fn evaluation() {
+    let seeds = vec![file("fuzz/tests/data/eval.json")];
+    let right = seeds[0].clone();
+    let target = Target { name: "eval.json", seeds, containers: &[], cases: 300 };
+    target.run(|path| {
+        let right = crate::beside(path, "right.json", &right);
+        let (Ok(right), Ok(other)) = (read_evaluation(&right), read_evaluation(path)) else { return };
+        let _ = evaluation_page(&other);
+        for both in [[right.clone(), other.clone()], [other, right]] {
+            if let Ok(comparison) = Comparison::new(&both, None) {
+                let _ = comparison_page(&comparison, "x", "y");
+                let _ = comparison.markdown();
+                let _ = comparison.table();
+            }
+        }
+    });
+}
