@@ -150,10 +150,7 @@ mod tests {
             message(json!({"b": {"c": [0, 1]}})),
             "b.c cannot be 1: it is at least 0 and below 1"
         );
-        assert_eq!(
-            message(json!({"b": {"d": 0}})),
-            "b.d cannot be 0: it is above 0 and at most 1"
-        );
+        assert_eq!(message(json!({"b": {"d": 0}})), "b.d cannot be 0: it is above 0 and at most 1");
         assert_eq!(message(json!({"a": f64::NAN})), "a cannot be infinite: it is from 1 to 3");
         assert_eq!(without_range(RANGES, &json!({"a": 1, "b": {"e": 2}, "f": [1]})), ["b.e", "f"]);
     }

@@ -6,12 +6,12 @@
 use std::{hint::black_box, sync::Arc, time::Duration};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use omma_base::Seed;
 use omma_data::{
     Dataset, Pixels, Position, Result, Sample, Shared, Split, TrainLoader, TrainOptions,
     augment::{Augmentation, Crop, Mixing},
     world::{Variant, World},
 };
-use omma_base::Seed;
 
 const BATCH: usize = 256;
 

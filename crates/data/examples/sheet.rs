@@ -10,12 +10,12 @@
 
 use std::{env, path::Path, process::ExitCode};
 
+use omma_base::Seed;
 use omma_data::{
     Dataset, Picture, Split,
     corrupt::{Corruption, SEVERITIES},
     world::{Shape, Variant, World},
 };
-use omma_base::Seed;
 
 const GAP: usize = 2;
 

@@ -48,7 +48,8 @@ impl Picture {
         let image_fault = |error: image::ImageError| fault(error.to_string());
         let allowed = Limits::current();
         let mut limits = image::Limits::no_limits();
-        limits.max_alloc = Some(allowed.pixels.saturating_mul(LARGEST_PIXEL).saturating_add(AROUND));
+        limits.max_alloc =
+            Some(allowed.pixels.saturating_mul(LARGEST_PIXEL).saturating_add(AROUND));
         let mut reader = ImageReader::new(std::io::Cursor::new(bytes));
         reader.limits(limits);
         let reader = reader.with_guessed_format().map_err(|error| fault(error.to_string()))?;

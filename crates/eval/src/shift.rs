@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use omma_base::Seed;
 use omma_data::{
     Picture, Selection,
     corrupt::{Corruption, SEVERITIES},
 };
-use omma_base::Seed;
 use serde::{Deserialize, Serialize};
 
 use crate::{

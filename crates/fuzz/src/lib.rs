@@ -72,9 +72,7 @@ impl Target<'_> {
                 (Ok(()), Err(why)) => {
                     Err(TestCaseError::fail(format!("{why}: {}", kept().display())))
                 }
-                (Err(_), _) => {
-                    Err(TestCaseError::fail(format!("it panics: {}", kept().display())))
-                }
+                (Err(_), _) => Err(TestCaseError::fail(format!("it panics: {}", kept().display()))),
             }
         });
         if let Err(error) = result {

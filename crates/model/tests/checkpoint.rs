@@ -3,12 +3,12 @@
 use std::{fs, path::Path};
 
 use burn::tensor::Device;
+use omma_base::Seed;
 use omma_model::{
     ModelError, VisionTransformer, apply_settings,
     checkpoint::{CONFIG, WEIGHTS, load, save, summary},
     parameter_values, preset,
 };
-use omma_base::Seed;
 
 fn model(settings: &[&str]) -> VisionTransformer {
     let small = ["width=32", "mlp=48", "depth=4", "heads=2", "resolution=16", "moe.experts=4"];

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor, TensorData};
+use omma_base::Seed;
 use omma_model::{
     checkpoint,
     import::{Family, import, largest_difference, tensor_file},
     open_tensors,
 };
-use omma_base::Seed;
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)

@@ -1,12 +1,12 @@
 //! The systems of the papers as settings of one model.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use omma_base::Seed;
 use omma_model::{
     BatchEnsembleConfig, FastWeights, MimoConfig, Mode, ModelConfig, MoeConfig, VisionTransformer,
     apply_settings, parameter_values, preset,
     systems::{DeepEnsemble, Start, Target, Upcycling, adapt, pair, step_zero_difference, upcycle},
 };
-use omma_base::Seed;
 use rand::RngExt;
 
 const SMALL: &[&str] =

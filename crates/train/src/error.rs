@@ -39,10 +39,10 @@ pub enum TrainError {
     #[error("{path} has no checkpoint to go on from{why}")]
     NoCheckpoint { path: PathBuf, why: String },
     #[error(
-        "{path} is not the recipe that its newest checkpoint was trained by: {changes}; put it back, or \
-         go on with what it says now by --accept-recipe"
+        "{path}: {what} changed since its newest checkpoint was written ({changes}); put it back, or go on \
+         with what is there now by --accept-changes"
     )]
-    RecipeChanged { path: PathBuf, changes: String },
+    Changed { path: PathBuf, what: &'static str, changes: String },
     #[error("stopped before its end")]
     Interrupted,
     #[error("{path} is damaged: {why}")]

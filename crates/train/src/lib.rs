@@ -48,6 +48,7 @@ pub use health::{LayerHealth, RoutingTally};
 pub use linear::linear_baseline;
 pub use recipe::Recipe;
 pub use schedule::{Schedule, ScheduleKind};
+pub use splits::DataIdentity;
 pub use start::Resume;
 pub use step::{Pass, pass};
 pub use stop::Stop;

@@ -1,8 +1,8 @@
 //! A linear classifier on pixels: what any model should beat.
 
 use burn::tensor::{Device, Int, Tensor, TensorData, activation::softmax};
-use omma_data::{EvalLoader, Pixels, Shared};
 use omma_base::Seed;
+use omma_data::{EvalLoader, Pixels, Shared};
 use rand::seq::SliceRandom;
 
 use crate::{

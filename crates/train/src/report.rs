@@ -197,7 +197,8 @@ fn confusion(test: &Evaluation, classes: &[String]) -> String {
         shown.sort_unstable();
         title = format!("Confusion among the {MOST_CLASSES} classes with most mistakes");
     }
-    let count = |row: usize, column: usize| *test.confusion.get(&(row, column)).unwrap_or(&0) as f64;
+    let count =
+        |row: usize, column: usize| *test.confusion.get(&(row, column)).unwrap_or(&0) as f64;
     let names: Vec<String> = shown.iter().map(|class| classes[*class].clone()).collect();
     let row = |row: &usize| shown.iter().map(|column| count(*row, *column)).collect();
     HeatMap {

@@ -5,9 +5,9 @@
 //! routes its own images: capacities, priorities and auxiliary losses are those of the shard.
 
 use burn::{module::Module, tensor::Device};
+use omma_base::Seed;
 use omma_data::Batch;
 use omma_model::VisionTransformer;
-use omma_base::Seed;
 use rayon::ThreadPool;
 
 use crate::{

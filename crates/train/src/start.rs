@@ -1,5 +1,7 @@
 //! The model that a run starts with: fresh, or from a checkpoint.
 
+use std::path::PathBuf;
+
 use burn::tensor::Device;
 use omma_base::Seed;
 use omma_model::{Position, VisionTransformer, checkpoint, parameter_values, with_values};
@@ -10,6 +12,7 @@ use crate::{
     optimiser::Optimiser,
     recipe::{Recipe, recipe_error},
     run::{Progress, RunFolder, State},
+    splits::Splits,
     weights::Weights,
 };
 
@@ -18,8 +21,8 @@ use crate::{
 pub struct Resume {
     /// From its start, if none of its checkpoints can be read.
     pub from_start: bool,
-    /// By its recipe as it is now, if that is not what its checkpoint was trained by.
-    pub accept_recipe: bool,
+    /// By its recipe and on its images as they are now, if those are not what its checkpoint was trained by.
+    pub accept_changes: bool,
 }
 
 /// What training begins with, or goes on with.
@@ -56,6 +59,7 @@ impl Begin {
     pub(crate) fn again(
         run: &RunFolder,
         recipe: &mut Recipe,
+        data: &Splits,
         how: Resume,
         device: &Device,
     ) -> Result<Self> {
@@ -63,7 +67,7 @@ impl Begin {
         let mut damaged = Vec::new();
         let mut found = None;
         for step in checkpoints.steps()?.into_iter().rev() {
-            match Self::at(run, recipe, step, how, device) {
+            match Self::at(run, (recipe, data), step, how, device) {
                 Err(error) if error.is_damage() => damaged.push((step, error)),
                 other => {
                     found = Some(other?);
@@ -89,20 +93,26 @@ impl Begin {
     /// From the checkpoint after a step.
     fn at(
         run: &RunFolder,
-        recipe: &Recipe,
+        (recipe, data): (&Recipe, &Splits),
         step: u64,
         how: Resume,
         device: &Device,
     ) -> Result<Self> {
         let folder = run.checkpoints().at(step);
         let (model, identity) = checkpoint::load_identified(&folder, device)?;
-        let mut begin = Self::with(recipe, model);
-        let averaged = begin.average.is_some();
-        let state = State::load(&folder, (step, &identity), &mut begin.optimiser, averaged)?;
-        if let (Some(then), false) = (&state.recipe, how.accept_recipe) {
-            same_recipe(run, recipe, then)?;
+        let state = State::load(&folder, step, &identity)?;
+        let changed = changes(run, (recipe, data), &state);
+        if let Some(changed) = changed.as_ref().err().filter(|_| !how.accept_changes) {
+            return Err(changed.clone().into());
         }
-        if let (Some(raw), Some(average)) = (state.raw, &mut begin.average) {
+        let mut begin = Self::with(recipe, model);
+        let raw = state.restore(&mut begin.optimiser, begin.average.is_some());
+        // What does not fit a changed recipe is not damaged.
+        let raw = raw.map_err(|error| match changed {
+            Ok(()) => error,
+            Err(_) => recipe_error(format!("the recipe has changed too much: {error}")),
+        })?;
+        if let (Some(raw), Some(average)) = (raw, &mut begin.average) {
             average.values = std::mem::replace(&mut begin.weights.values, raw);
             begin.model = begin.weights.put(begin.model)?;
         }
@@ -110,21 +120,50 @@ impl Begin {
     }
 }
 
-/// Fails where a recipe is not the one that a checkpoint was trained by: a bit that turned over in it would
-/// make another model of the same name.
-fn same_recipe(run: &RunFolder, now: &Recipe, then: &str) -> Result<()> {
+/// What is not as it was when a checkpoint was written.
+#[derive(Clone)]
+struct Changed {
+    path: PathBuf,
+    what: &'static str,
+    changes: String,
+}
+
+impl From<Changed> for TrainError {
+    fn from(Changed { path, what, changes }: Changed) -> Self {
+        Self::Changed { path, what, changes }
+    }
+}
+
+/// Fails where recipe or images are not those that a checkpoint was trained by. A bit that turned over in a
+/// recipe, or a picture more in a folder, would make another model of the same name.
+fn changes(
+    run: &RunFolder,
+    (recipe, data): (&Recipe, &Splits),
+    state: &State,
+) -> Result<(), Changed> {
     let path = run.file("recipe.toml");
-    let Ok(then) = Recipe::parse::<&str>(then, &path, &[]) else { return Ok(()) };
-    let changes = now.differences(&then);
-    if changes.is_empty() {
-        return Ok(());
+    let then = state.recipe.as_ref().map(|text| Recipe::parse::<&str>(text, &path, &[]));
+    // One that this version of the program does not understand cannot be compared.
+    if let Some(Ok(then)) = then {
+        let changes = recipe.differences(&then);
+        let shown = changes.iter().take(3);
+        let shown = shown.map(|(key, now, then)| format!("{key} is {now} and was {then}"));
+        let mut text = shown.collect::<Vec<_>>().join(", ");
+        if changes.len() > 3 {
+            text += &format!(", and {} more", changes.len() - 3);
+        }
+        if !changes.is_empty() {
+            return Err(Changed { path, what: "the recipe has", changes: text });
+        }
     }
-    let shown = changes.iter().take(3).map(|(key, now, then)| format!("{key} is {now} and was {then}"));
-    let mut text = shown.collect::<Vec<_>>().join(", ");
-    if changes.len() > 3 {
-        text += &format!(", and {} more", changes.len() - 3);
+    match &state.data {
+        Some(then) if *then != data.identity() => Err(Changed {
+            path: PathBuf::from(&recipe.data.name),
+            what: "the images have",
+            changes: format!("{} now; {then} then", data.identity()),
+        }),
+        _ => Ok(()),
     }
-    Err(TrainError::RecipeChanged { path, changes: text })
 }
 
 /// The model of a recipe. Of a checkpoint, everything is taken that has a place in the recipe's model;

@@ -1,9 +1,9 @@
 //! One forward and backward pass.
 
 use burn::tensor::{Device, Tensor, TensorData};
+use omma_base::Seed;
 use omma_data::Batch;
 use omma_model::{Mode, VisionTransformer, systems::pair};
-use omma_base::Seed;
 
 use crate::{
     error::Result,

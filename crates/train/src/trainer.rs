@@ -20,7 +20,7 @@ use crate::{
     recipe::Recipe,
     run::{Best, Environment, Place, Progress, RunFolder, Saved, State},
     shards::Shards,
-    splits::Splits,
+    splits::{DataIdentity, Splits},
     start::{Begin, Resume},
     step::Pass,
     stop::Stop,
@@ -97,6 +97,7 @@ pub struct Trainer {
     optimiser: Optimiser,
     loader: TrainLoader,
     shards: Shards,
+    data: DataIdentity,
     train: Shared,
     validation: Shared,
     test: Shared,
@@ -128,7 +129,7 @@ impl Trainer {
         run.tidy()?;
         let data = Splits::open(&mut recipe)?;
         let device = Device::flex().autodiff();
-        let begin = Begin::again(&run, &mut recipe, how, &device)?;
+        let begin = Begin::again(&run, &mut recipe, &data, how, &device)?;
         Self::new(recipe, run, data, begin, device)
     }
 
@@ -153,8 +154,10 @@ impl Trainer {
         let shards = Shards::new(recipe.train.shards)?;
         let logs = Logs::open(&run, progress.step)?;
         run.write_json("environment.json", &Environment::now())?;
+        let identity = data.identity();
         let Splits { train, validation, test } = data;
         Ok(Self {
+            data: identity,
             recipe,
             run,
             plan,
@@ -383,7 +386,8 @@ impl Trainer {
         checkpoints.add(step, |folder| {
             let model = checkpoint::save(&model, folder)?;
             let recipe = self.recipe.to_toml();
-            State::save(folder, Saved { progress, model, recipe, optimiser, raw })
+            let data = self.data.clone();
+            State::save(folder, Saved { progress, model, recipe, data, optimiser, raw })
         })?;
         let best = self.progress.best;
         if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {

@@ -84,7 +84,10 @@ fn a_number_outside_its_range_names_its_key_and_both_ends() {
         ("model.moe.experts=100000", "model.moe.experts cannot be 100000: it is from 1 to 65536"),
         ("data.workers=100000", "data.workers cannot be 100000: it is from 0 to 256"),
         ("train.ema=1", "train.ema cannot be 1: it is at least 0 and below 1"),
-        ("optimiser.learning_rate=0", "optimiser.learning_rate cannot be 0: it is above 0 and at most"),
+        (
+            "optimiser.learning_rate=0",
+            "optimiser.learning_rate cannot be 0: it is above 0 and at most",
+        ),
     ] {
         let found = full(&[setting]).unwrap_err().to_string();
         assert!(found.starts_with(message), "{found}");

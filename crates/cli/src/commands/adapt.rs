@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
+use omma_base::Seed;
 use omma_model::{
     BatchEnsembleConfig, MimoConfig, apply_settings, checkpoint,
     systems::{Target, adapt},
 };
-use omma_base::Seed;
 
 use super::{check_output, load_any, written};
 

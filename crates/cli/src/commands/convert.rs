@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use clap::Args;
+use omma_base::Seed;
 use omma_model::{
     checkpoint,
     import::{import, largest_difference, tensor_file},
     open_tensors,
 };
-use omma_base::Seed;
 
 use super::{check_output, written};
 use crate::table::{say, table};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use burn::tensor::Device;
 use clap::Args;
-use omma_model::{apply_settings, checkpoint, preset};
 use omma_base::Seed;
+use omma_model::{apply_settings, checkpoint, preset};
 
 use super::{check_output, written};
 

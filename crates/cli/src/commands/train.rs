@@ -57,9 +57,9 @@ pub(crate) struct Train {
     /// With --resume: begin the run again if none of its checkpoints can be read
     #[arg(long, requires = "resume")]
     from_start: bool,
-    /// With --resume: go on although recipe.toml is not what the checkpoint was trained by
+    /// With --resume: go on although the recipe or the images are not what the checkpoint was trained by
     #[arg(long, requires = "resume")]
-    accept_recipe: bool,
+    accept_changes: bool,
     /// Print result.json instead of a table
     #[arg(long)]
     json: bool,
@@ -132,7 +132,7 @@ impl Train {
                 run.file("report.html").display()
             );
         }
-        let how = Resume { from_start: self.from_start, accept_recipe: self.accept_recipe };
+        let how = Resume { from_start: self.from_start, accept_changes: self.accept_changes };
         Ok(Trainer::resume(&path, how)?)
     }
 

@@ -6,7 +6,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use omma_base::files::{FolderLock, write_atomically};
+use omma_base::{
+    files::{FolderLock, write_atomically},
+    range::{OutOfRange, Range},
+};
 use omma_train::Recipe;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +24,8 @@ pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[(
 )];
 
 const STUDY: &str = "study.toml";
+/// Models that are trained for a row of the table.
+const MODELS: Range = Range::of(1.0, 1_000.0);
 
 /// `study.toml`
 #[derive(Deserialize)]
@@ -119,6 +124,7 @@ impl Study {
         let text = files.iter().find(|(name, _)| name == STUDY).map(|(_, text)| text.clone());
         let mut study: Self = toml::from_str(&text.unwrap_or_default()).context(STUDY)?;
         study.files = files;
+        study.check().context(STUDY)?;
         for system in &study.systems {
             study.recipe(system, &[]).with_context(|| format!("system {}", system.label))?;
         }
@@ -135,6 +141,20 @@ impl Study {
             bail!("{STUDY}: the baseline \"{}\" is none of the systems", study.baseline);
         }
         Ok(study)
+    }
+
+    /// Holds every number to its range.
+    fn check(&self) -> Result<(), OutOfRange> {
+        let held = |key: String, value: usize, range: Range| match range.contains(value as f64) {
+            true => Ok(()),
+            false => Err(OutOfRange { key, value: value.to_string(), range }),
+        };
+        held("seeds".to_owned(), self.seeds, MODELS)?;
+        held("shift_samples".to_owned(), self.shift_samples, Range::of(0.0, 1e9))?;
+        for system in &self.systems {
+            held(format!("ensemble of {}", system.label), system.ensemble, MODELS)?;
+        }
+        Ok(())
     }
 
     /// The recipe of a system, with all that is on top of it.
@@ -229,5 +249,31 @@ mod tests {
             assert_eq!(slug("E³ (K=1, M=2)"), "e3-k-1-m-2");
         }
         assert!(Study::find("e4").err().unwrap().to_string().contains("e3"));
+    }
+
+    #[test]
+    fn no_text_makes_it_panic() {
+        let files = |name: &str| {
+            let (_, files) = STUDIES.iter().find(|(known, _)| *known == name).unwrap();
+            files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+        };
+        let right: Vec<(String, String)> = files("e3").collect();
+        let text = |name: &str| right.iter().find(|(own, _)| own == name).unwrap().1.clone();
+        let seeds = vec![text(STUDY).into_bytes()];
+        let target = omma_fuzz::Target { name: STUDY, seeds, containers: &[], cases: 100 };
+        target.run(|path| {
+            let Ok(text) = std::fs::read_to_string(path) else { return };
+            let mut files = right.clone();
+            files
+                .iter_mut()
+                .filter(|(name, _)| name == STUDY)
+                .for_each(|file| file.1 = text.clone());
+            if let Ok(study) = Study::parse(files) {
+                let system = &study.systems[0];
+                let seeds = system.seeds(0, study.seeds);
+                assert!(!seeds.is_empty());
+                let _ = study.run_folder(Path::new("x"), system, seeds[0]);
+            }
+        });
     }
 }

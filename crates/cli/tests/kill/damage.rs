@@ -100,7 +100,7 @@ fn a_recipe_that_was_changed_is_noticed() {
     let message = refusal(&mut resume(&example.run));
     assert!(message.contains("seed is 6 and was 7"), "{message}");
     assert!(files(&example.run) == before, "nothing was touched");
-    assert!(resume(&example.run).arg("--accept-recipe").status().unwrap().success());
+    assert!(resume(&example.run).arg("--accept-changes").status().unwrap().success());
 }
 
 #[test]
@@ -125,4 +125,48 @@ fn starting_over_takes_a_word() {
     assert!(message.contains("they are gone"), "{message}");
     assert!(resume(&example.run).arg("--from-start").status().unwrap().success());
     assert!(model(&example.run) == model(&example.whole));
+}
+
+#[test]
+fn images_that_were_added_are_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, data) = (folder.path().join("run"), folder.path().join("data"));
+    let image = |class: &str, name: usize| {
+        fs::create_dir_all(data.join(class)).unwrap();
+        let picture = image::RgbImage::from_pixel(8, 8, image::Rgb([name as u8; 3]));
+        picture.save(data.join(class).join(format!("{name}.png"))).unwrap();
+    };
+    (0..60).for_each(|name| ["a", "b"].iter().for_each(|class| image(class, name)));
+    let name = format!("data.name={}", data.display());
+    let mut child = start(&run, STEPS, &[&name]).spawn().unwrap();
+    assert!(crate::wait_for_newer(&run, None, &mut child));
+    crate::signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let before = files(&run);
+    image("b", 60);
+    let message = refusal(&mut resume(&run));
+    assert!(
+        message.contains("the images have changed") && message.contains("88 images"),
+        "{message}"
+    );
+    assert!(files(&run) == before, "nothing was touched");
+    fs::remove_file(data.join("b/60.png")).unwrap();
+    assert!(resume(&run).status().unwrap().success());
+}
+
+#[test]
+fn a_changed_recipe_does_not_make_checkpoints_damaged() {
+    let example = example();
+    let path = example.run.join("recipe.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        text.replace("kind = \"adam-w\"", "kind = \"lamb\"").replace("ema = 0.9", "ema = 0.0"),
+    )
+    .unwrap();
+    let before = checkpoints(&example.run);
+    assert!(refusal(&mut resume(&example.run)).contains("optimiser.kind"));
+    let _ = resume(&example.run).arg("--accept-changes").status().unwrap();
+    assert!(before.keys().all(|path| !path.to_string_lossy().contains("damaged")));
+    assert_eq!(set_aside(&example.run), 0);
 }

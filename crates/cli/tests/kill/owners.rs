@@ -67,7 +67,8 @@ fn runs_without_a_folder_get_one_each() {
     let train = || {
         let mut command: Command = omma();
         command.current_dir(folder.path()).arg("vmoe");
-        for setting in ["train.steps=2", "train.batch=8", "data.train_samples=50", "data.test_samples=20"]
+        for setting in
+            ["train.steps=2", "train.batch=8", "data.train_samples=50", "data.test_samples=20"]
         {
             command.args(["--set", setting]);
         }

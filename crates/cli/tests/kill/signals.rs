@@ -49,8 +49,7 @@ fn a_run_can_be_stopped_at_every_stage() {
 fn an_interrupted_run_says_how_to_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let mut child =
-        start(&run, 400, &[]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = start(&run, 400, &[]).stderr(std::process::Stdio::piped()).spawn().unwrap();
     assert!(wait_for_newer(&run, None, &mut child));
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();

@@ -61,7 +61,8 @@ impl CsvFile {
             )));
         }
         let folder = path.parent().unwrap_or(Path::new(""));
-        let open = |record: &csv::StringRecord| record.iter().any(|field| field.contains(END.trim()));
+        let open =
+            |record: &csv::StringRecord| record.iter().any(|field| field.contains(END.trim()));
         let mut rows = Vec::new();
         for (number, record) in reader.records().enumerate() {
             let record = record.map_err(|error| fault(error.to_string()))?;

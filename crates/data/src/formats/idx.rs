@@ -53,7 +53,8 @@ impl Idx {
             return Err(fault(images, "it has no images".to_owned()));
         }
         let bytes = count.checked_mul(*rows).and_then(|bytes| bytes.checked_mul(*columns));
-        let bytes = bytes.ok_or_else(|| fault(images, format!("{sizes:?} bytes cannot be there")))?;
+        let bytes =
+            bytes.ok_or_else(|| fault(images, format!("{sizes:?} bytes cannot be there")))?;
         let labels = values.exactly(*count)?.bytes()?;
         let pixels = pixels.exactly(bytes)?;
         let fashion = images.to_string_lossy().contains("fashion");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use omma_data::{Selection, Shared};
 use omma_base::Seed;
+use omma_data::{Selection, Shared};
 use rand::seq::SliceRandom;
 use serde::Serialize;
 

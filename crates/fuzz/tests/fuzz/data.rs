@@ -10,7 +10,8 @@ use omma_fuzz::{Container, Target, container::gzip};
 use crate::beside;
 
 fn photograph() -> DynamicImage {
-    RgbImage::from_fn(13, 9, |x, y| image::Rgb([(x * 19) as u8, (y * 23) as u8, (x * y) as u8])).into()
+    RgbImage::from_fn(13, 9, |x, y| image::Rgb([(x * 19) as u8, (y * 23) as u8, (x * y) as u8]))
+        .into()
 }
 
 fn encoded(image: &DynamicImage, format: ImageFormat) -> Vec<u8> {

@@ -50,12 +50,17 @@ fn configuration() {
     let seeds = seeds.map(|name| serde_json::to_vec(&preset(name).unwrap()).unwrap());
     let target = Target {
         name: "config.json",
-        seeds: seeds.into_iter().chain([file("cli/tests/data/run-1/odd-number/config.json")]).collect(),
+        seeds: seeds
+            .into_iter()
+            .chain([file("cli/tests/data/run-1/odd-number/config.json")])
+            .collect(),
         containers: &[],
         cases: 600,
     };
     target.run(|path| {
-        let Ok(config) = serde_json::from_slice::<ModelConfig>(&fs::read(path).unwrap()) else { return };
+        let Ok(config) = serde_json::from_slice::<ModelConfig>(&fs::read(path).unwrap()) else {
+            return;
+        };
         if config.check().is_ok() {
             config.cost(config.resolution).expect("a configuration that is right can be counted");
             let text = serde_json::to_string(&config).unwrap();
@@ -67,7 +72,8 @@ fn configuration() {
 
 #[test]
 fn settings() {
-    let settings = ["moe.experts=8", "moe.placement=1,3", "layer_scale=0.1", "moe=null", "mimo.members=2"];
+    let settings =
+        ["moe.experts=8", "moe.placement=1,3", "layer_scale=0.1", "moe=null", "mimo.members=2"];
     let target = Target {
         name: "settings",
         seeds: settings.map(|text| text.as_bytes().to_vec()).into(),
@@ -101,8 +107,14 @@ fn safetensors() {
 fn npz() {
     let target = Target {
         name: "x.npz",
-        seeds: ["google.npz", "big_vision.npz"].map(|n| file(&format!("model/tests/data/{n}"))).into(),
-        containers: &[Container::Zip(".npy"), Container::Zip("kernel.npy"), Container::Zip("bias.npy")],
+        seeds: ["google.npz", "big_vision.npz"]
+            .map(|n| file(&format!("model/tests/data/{n}")))
+            .into(),
+        containers: &[
+            Container::Zip(".npy"),
+            Container::Zip("kernel.npy"),
+            Container::Zip("bias.npy"),
+        ],
         cases: 300,
     };
     target.run(foreign);
@@ -113,7 +125,11 @@ fn pth() {
     let target = Target {
         name: "x.pth",
         seeds: ["timm.pth", "timm_half.pth"].map(|n| file(&format!("model/tests/data/{n}"))).into(),
-        containers: &[Container::Zip("data.pkl"), Container::Zip("data.pkl"), Container::Zip("version")],
+        containers: &[
+            Container::Zip("data.pkl"),
+            Container::Zip("data.pkl"),
+            Container::Zip("version"),
+        ],
         cases: 300,
     };
     target.run(foreign);

@@ -50,7 +50,13 @@ fn states() -> (Vec<Vec<u8>>, checkpoint::Identity, Optimiser) {
     let state = |raw| {
         let progress = Progress { step: 30, ..Progress::default() };
         let (model, recipe) = (identity.clone(), "name = \"x\"".to_owned());
-        State::save(folder.path(), Saved { progress, model, recipe, optimiser: &optimiser, raw }).unwrap();
+        let data = serde_json::json!({"train": 9, "held_out": 1, "test": 2, "labels": "0"});
+        let data = serde_json::from_value(data).unwrap();
+        State::save(
+            folder.path(),
+            Saved { progress, model, recipe, data, optimiser: &optimiser, raw },
+        )
+        .unwrap();
         fs::read(folder.path().join("state.safetensors")).unwrap()
     };
     let states = vec![state(None), state(Some(&weights))];
@@ -72,11 +78,10 @@ fn state() {
     let optimiser = RefCell::new(optimiser);
     target.run(|path| {
         let folder = path.parent().unwrap();
+        let Ok(state) = State::load(folder, 30, &identity) else { return };
+        assert_eq!(state.progress.step, 30);
         for averaged in [false, true] {
-            let loaded = State::load(folder, (30, &identity), &mut optimiser.borrow_mut(), averaged);
-            if let Ok(state) = loaded {
-                assert_eq!(state.progress.step, 30);
-            }
+            let _ = state.restore(&mut optimiser.borrow_mut(), averaged);
         }
     });
 }
@@ -110,7 +115,9 @@ fn evaluation() {
     let target = Target { name: "eval.json", seeds, containers: &[], cases: 300 };
     target.run(|path| {
         let right = crate::beside(path, "right.json", &right);
-        let (Ok(right), Ok(other)) = (read_evaluation(&right), read_evaluation(path)) else { return };
+        let (Ok(right), Ok(other)) = (read_evaluation(&right), read_evaluation(path)) else {
+            return;
+        };
         let _ = evaluation_page(&other);
         for both in [[right.clone(), other.clone()], [other, right]] {
             if let Ok(comparison) = Comparison::new(&both, None) {

@@ -8,8 +8,8 @@ mod ranges;
 mod settings;
 
 pub use moe::{MoeConfig, MoeScope, RouterKind};
-use omma_kernels::Activation;
 use omma_base::{Seed, range::check_all};
+use omma_kernels::Activation;
 use omma_routing::Order;
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
@@ -360,7 +360,8 @@ impl ModelConfig {
         let width = self.feature_width() as f64;
         let hidden = self.mlp.max(moe.and_then(|moe| moe.hidden).unwrap_or(0)) as f64;
         // Rows that go through experts, with every place of every capacity taken, and columns of gates.
-        let (experts, ratio) = (of_moe(|moe| moe.experts), moe.map_or(1.0, MoeConfig::largest_capacity));
+        let (experts, ratio) =
+            (of_moe(|moe| moe.experts), moe.map_or(1.0, MoeConfig::largest_capacity));
         let slots = match moe.is_some_and(|moe| moe.router == RouterKind::Soft) {
             true => of_moe(|moe| moe.slots) * experts,
             false => experts,

@@ -123,7 +123,9 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let heads = setting("num_attention_heads").map_or((width / 64).max(1), |heads| heads as usize);
     let head = shapes.find("classifier.weight");
     let pooling = match head {
-        Some([_, features]) if features.is_multiple_of(2) && features / 2 == width => Pooling::TokenAndMean,
+        Some([_, features]) if features.is_multiple_of(2) && features / 2 == width => {
+            Pooling::TokenAndMean
+        }
         _ => Pooling::Token,
     };
     Ok(ModelConfig {

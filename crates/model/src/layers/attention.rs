@@ -4,8 +4,8 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Tensor},
 };
-use omma_kernels::{attention, layer_norm, linear, self_attention};
 use omma_base::Seed;
+use omma_kernels::{attention, layer_norm, linear, self_attention};
 
 use super::{
     init::{constant, xavier},

@@ -4,8 +4,8 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Tensor},
 };
-use omma_kernels::attention;
 use omma_base::Seed;
+use omma_kernels::attention;
 
 use super::{
     experts::{Mlp, MlpConfig},

@@ -43,8 +43,26 @@ const KNOWN: &[&str] = &[
 
 /// Types of numbers, which are names in `torch` too.
 const TYPES: &[&str] = &[
-    "bfloat16", "bool", "complex64", "double", "float", "float16", "float32", "float64", "half", "int",
-    "int16", "int32", "int64", "int8", "long", "short", "uint16", "uint32", "uint64", "uint8",
+    "bfloat16",
+    "bool",
+    "complex64",
+    "double",
+    "float",
+    "float16",
+    "float32",
+    "float64",
+    "half",
+    "int",
+    "int16",
+    "int32",
+    "int64",
+    "int8",
+    "long",
+    "short",
+    "uint16",
+    "uint32",
+    "uint64",
+    "uint8",
 ];
 
 fn is_known(name: &str) -> bool {
@@ -222,8 +240,29 @@ impl<'a> Scan<'a> {
             0x80 => _ = self.take(1)?,
             0x95 => _ = self.take(8)?,
             // These take from the stack or push something that is no text.
-            b'(' | b'0' | b'1' | b'2' | b'N' | b'R' | b'a' | b'b' | b'd' | b'}' | b'e' | b'l' | b']'
-            | b'o' | b's' | b't' | b')' | b'u' | b'Q' | 0x81 | 0x85..=0x89 | 0x8f..=0x92 | 0x97
+            b'('
+            | b'0'
+            | b'1'
+            | b'2'
+            | b'N'
+            | b'R'
+            | b'a'
+            | b'b'
+            | b'd'
+            | b'}'
+            | b'e'
+            | b'l'
+            | b']'
+            | b'o'
+            | b's'
+            | b't'
+            | b')'
+            | b'u'
+            | b'Q'
+            | 0x81
+            | 0x85..=0x89
+            | 0x8f..=0x92
+            | 0x97
             | 0x98 => self.push(None),
             other => return Err(format!("its pickle has an unknown instruction {other:#04x}")),
         }

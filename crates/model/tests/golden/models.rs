@@ -9,6 +9,7 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Device, Gradients, Int, Tensor, TensorData},
 };
+use omma_base::Seed;
 use omma_golden::Case;
 use omma_model::{
     FloatType, Mode, ModelConfig, MoeConfig, Output, Result, Stage, TensorInfo, TensorSource,
@@ -16,7 +17,6 @@ use omma_model::{
     import::{Family, import, import_from},
     parameter_values,
 };
-use omma_base::Seed;
 
 /// The arrays of a case whose names begin with a word, as if they were a checkpoint.
 struct Arrays<'a> {

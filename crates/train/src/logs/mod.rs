@@ -135,7 +135,10 @@ impl Logs {
             kept.extend_from_slice(line);
         }
         if unreadable > 0 {
-            tracing::warn!("{}: {unreadable} lines are damaged; they stay as they are", path.display());
+            tracing::warn!(
+                "{}: {unreadable} lines are damaged; they stay as they are",
+                path.display()
+            );
         }
         let fault = || TrainError::io(&path);
         // Shortening a file needs no room on the disk.

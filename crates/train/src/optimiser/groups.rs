@@ -30,8 +30,8 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use omma_model::{parameters, preset};
     use omma_base::Seed;
+    use omma_model::{parameters, preset};
 
     use super::*;
 

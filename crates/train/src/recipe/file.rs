@@ -82,8 +82,7 @@ impl Recipe {
     fn with(mut self, setting: &Setting) -> Result<Self> {
         let Setting { key, value, text } = setting;
         if let Some(key) = key.strip_prefix("model.") {
-            self.model =
-                apply_value(&self.model, key, value.clone(), text).map_err(of_model)?;
+            self.model = apply_value(&self.model, key, value.clone(), text).map_err(of_model)?;
             return Ok(self);
         }
         let mut tree = serde_json::to_value(&self).expect("a recipe can be written");

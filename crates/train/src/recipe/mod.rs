@@ -289,7 +289,11 @@ fn check_name(name: &str) -> Result<()> {
         _ => return Ok(()),
     };
     let (key, value) = ("name".to_owned(), format!("{name:?}"));
-    Err(TrainError::BadSetting { key, value, why: format!("{why}, and a run's folder is called so") })
+    Err(TrainError::BadSetting {
+        key,
+        value,
+        why: format!("{why}, and a run's folder is called so"),
+    })
 }
 
 /// An error about a model's setting, as it is called in a recipe.

@@ -68,7 +68,9 @@ impl Checkpoints {
     /// Whether there ever was one.
     pub fn ever(&self) -> Result<bool> {
         let known = |name: &String| {
-            name == BEST || name == NEWEST || name.contains("step-") && !name.starts_with(UNFINISHED)
+            name == BEST
+                || name == NEWEST
+                || name.contains("step-") && !name.starts_with(UNFINISHED)
         };
         Ok(self.names()?.iter().any(known))
     }

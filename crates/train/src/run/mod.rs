@@ -28,9 +28,7 @@ use std::{
     sync::Arc,
 };
 
-use omma_base::files::{
-    FolderLock, LockError, fresh_folder, remove_leftovers, write_atomically,
-};
+use omma_base::files::{FolderLock, LockError, fresh_folder, remove_leftovers, write_atomically};
 use serde::Serialize;
 
 pub use self::{

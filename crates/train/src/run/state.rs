@@ -7,7 +7,8 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::Path,
+    io::Read,
+    path::{Path, PathBuf},
 };
 
 use omma_base::files::{open_regular, write_atomically};
@@ -19,6 +20,7 @@ use serde_json::value::RawValue;
 use crate::{
     error::{Result, TrainError},
     optimiser::Optimiser,
+    splits::DataIdentity,
     weights::Weights,
 };
 
@@ -73,6 +75,9 @@ struct Content {
     model: Option<Identity>,
     /// The recipe that they were trained by.
     recipe: Option<String>,
+    /// The images that they were trained on.
+    #[serde(default)]
+    data: Option<DataIdentity>,
     checksums: BTreeMap<String, u32>,
 }
 
@@ -84,20 +89,25 @@ pub struct Saved<'a> {
     pub model: Identity,
     /// The recipe, as TOML.
     pub recipe: String,
+    /// The images.
+    pub data: DataIdentity,
     /// What the optimiser remembers.
     pub optimiser: &'a Optimiser,
     /// The weights that are trained, if the model's are an average.
     pub raw: Option<&'a Weights>,
 }
 
-/// The state as it is read from a checkpoint.
+/// The state of a checkpoint: read, and found to be what it says it is.
 pub struct State {
     /// Where the run is.
     pub progress: Progress,
     /// The recipe that led to it, as TOML, where the file says it.
     pub recipe: Option<String>,
-    /// The weights that are trained, where the model's are their average.
-    pub raw: Option<Vec<Vec<f32>>>,
+    /// The images that it was trained on, where the file says it.
+    pub data: Option<DataIdentity>,
+    path: PathBuf,
+    bytes: Vec<u8>,
+    checksums: BTreeMap<String, u32>,
 }
 
 fn memory_name(parameter: &str, number: usize) -> String {
@@ -132,8 +142,9 @@ impl State {
         }
         let checksums =
             tensors.iter().map(|(name, bytes)| (name.clone(), crc32fast::hash(bytes))).collect();
-        let Saved { progress, model, recipe, .. } = saved;
-        let content = Content { progress, model: Some(model), recipe: Some(recipe), checksums };
+        let Saved { progress, model, recipe, data, .. } = saved;
+        let (model, recipe, data) = (Some(model), Some(recipe), Some(data));
+        let content = Content { progress, model, recipe, data, checksums };
         let content = serde_json::value::to_raw_value(&content).expect("it can be written");
         let content_checksum = checksum_of(content.get());
         let note = Note { format: FORMAT, content, content_checksum };
@@ -153,24 +164,19 @@ impl State {
         .map_err(TrainError::io(&path))
     }
 
-    /// Reads the state of the checkpoint after a step, whose weights are `model`, and restores the
-    /// optimiser from it. Every tensor is checked.
-    pub fn load(
-        folder: &Path,
-        (step, model): (u64, &Identity),
-        optimiser: &mut Optimiser,
-        averaged: bool,
-    ) -> Result<Self> {
+    /// Reads the state of the checkpoint after a step, whose weights are `model`.
+    pub fn load(folder: &Path, step: u64, model: &Identity) -> Result<Self> {
         let path = folder.join(FILE);
         let mut bytes = Vec::new();
         open_regular(&path)
-            .and_then(|mut file| std::io::Read::read_to_end(&mut file, &mut bytes))
+            .and_then(|mut file| file.read_to_end(&mut bytes))
             .map_err(TrainError::io(&path))?;
         let damaged = |why: String| TrainError::Damaged { path: path.clone(), why };
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(e.to_string()))?;
         let note = header.metadata().as_ref().and_then(|notes| notes.get(NOTE));
         let note = note.ok_or_else(|| damaged("it is not the state of a training".into()))?;
-        let Content { progress, model: of, recipe, checksums } = content(note).map_err(damaged)?;
+        let Content { progress, model: of, recipe, data, checksums } =
+            content(note).map_err(damaged)?;
         if progress.step != step {
             let why = format!("it is of step {} and lies in the folder of {step}", progress.step);
             return Err(damaged(why));
@@ -178,30 +184,36 @@ impl State {
         if of.is_some_and(|of| of != *model) {
             return Err(damaged("it belongs to other weights than those beside it".to_owned()));
         }
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
-        let read = |name: &str| -> Result<Vec<f32>> {
+        Ok(Self { progress, recipe, data, path, bytes, checksums })
+    }
+
+    /// Gives the optimiser what it remembered, and returns the weights that are trained, where the model's
+    /// are their average. Every tensor is checked.
+    pub fn restore(
+        &self,
+        optimiser: &mut Optimiser,
+        averaged: bool,
+    ) -> Result<Option<Vec<Vec<f32>>>> {
+        let damaged = |why: String| TrainError::Damaged { path: self.path.clone(), why };
+        let file = SafeTensors::deserialize(&self.bytes).map_err(|e| damaged(e.to_string()))?;
+        let read = |name: &str, size: usize| -> Result<Vec<f32>> {
             let tensor = file.tensor(name).map_err(|e| damaged(e.to_string()))?;
-            if checksums.get(name) != Some(&crc32fast::hash(tensor.data())) {
+            if self.checksums.get(name) != Some(&crc32fast::hash(tensor.data())) {
                 return Err(damaged(format!("tensor \"{name}\" does not have its checksum")));
+            }
+            if tensor.data().len() != 4 * size {
+                return Err(damaged(format!("tensor \"{name}\" has another size")));
             }
             let value = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             Ok(tensor.data().chunks_exact(4).map(value).collect())
         };
-        let sized = |name: &str, size: usize| {
-            let found = read(name)?;
-            match found.len() == size {
-                true => Ok(found),
-                false => Err(damaged(format!("\"{name}\" has another size"))),
-            }
-        };
-        optimiser.restore(step, |parameter, number, vector| {
-            *vector = sized(&memory_name(parameter, number), vector.len())?;
+        optimiser.restore(self.progress.step, |parameter, number, vector| {
+            *vector = read(&memory_name(parameter, number), vector.len())?;
             Ok::<(), TrainError>(())
         })?;
         let parameters = optimiser.memories().iter();
-        let raw = parameters.map(|memory| sized(&raw_name(&memory.name), memory.size()));
-        let raw = averaged.then(|| raw.collect()).transpose()?;
-        Ok(Self { progress, recipe, raw })
+        let raw = parameters.map(|memory| read(&raw_name(&memory.name), memory.size()));
+        averaged.then(|| raw.collect()).transpose()
     }
 }
 
@@ -211,12 +223,13 @@ fn content(note: &str) -> Result<Content, String> {
     struct Format {
         format: u32,
     }
-    let unreadable = |error: serde_json::Error| format!("what it says of itself is unreadable ({error})");
+    let unreadable =
+        |error: serde_json::Error| format!("what it says of itself is unreadable ({error})");
     let Format { format } = serde_json::from_str(note).map_err(unreadable)?;
     match format {
         1 => {
             let OldNote { progress, checksums } = serde_json::from_str(note).map_err(unreadable)?;
-            Ok(Content { progress, model: None, recipe: None, checksums })
+            Ok(Content { progress, model: None, recipe: None, data: None, checksums })
         }
         FORMAT => {
             let Note { content, content_checksum, .. } =

@@ -1,0 +1,243 @@
+//! Files, names and paths that are not what they should be.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use image::{ImageFormat, RgbImage};
+
+fn omma() -> Command {
+    Command::new(assert_cmd::cargo::cargo_bin!("omma"))
+}
+
+/// Runs a command that must not hang; what it said, and the most memory that it held.
+fn watched(command: &mut Command) -> (Output, u64) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let (began, mut peak) = (Instant::now(), 0);
+    while child.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it hangs");
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
+        peak = peak.max(kilobytes.unwrap_or(0) * 1024);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (child.wait_with_output().unwrap(), peak)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a command that must fail says: one line, exit code 1.
+fn refusal(command: &mut Command) -> String {
+    let (output, _) = watched(command);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    message
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
+}
+
+/// A small model that tells ten classes apart.
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/run-1/finished.safetensors")
+}
+
+fn image(path: &Path) {
+    RgbImage::from_pixel(20, 10, image::Rgb([9, 9, 9])).save(path).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn folders_with_links_pipes_and_devices_are_read_to_their_end() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    image(&here.join("a.png"));
+    for link in ["one", "two"] {
+        symlink(".", here.join(link)).unwrap();
+    }
+    symlink("/dev/zero", here.join("zero.png")).unwrap();
+    assert!(Command::new("mkfifo").arg(here.join("pipe.png")).status().unwrap().success());
+    let (output, _) = watched(omma().arg("predict").arg(model()).arg(here));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().count(), 1);
+    for name in ["pipe.png", "zero.png"] {
+        let (output, _) = watched(omma().arg("predict").arg(model()).arg(here.join(name)));
+        let message = text(&output.stderr);
+        assert!(!output.status.success() && message.contains("not a file"), "{message}");
+    }
+    for (class, name) in [("x", "pipe.png"), ("y", "zero.png")] {
+        fs::create_dir_all(here.join("data").join(class)).unwrap();
+        (0..20).for_each(|i| image(&here.join("data").join(class).join(format!("{i}.png"))));
+        fs::rename(here.join(name), here.join("data").join(class).join(name)).unwrap();
+    }
+    let mut train = omma();
+    train.current_dir(here).args(["train", "vmoe", "--data", "data", "--set", "train.steps=2"]);
+    let (output, _) =
+        watched(train.args(["--set", "train.batch=4", "--set", "data.validation=0.2"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn large_pictures_are_held_one_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = RgbImage::from_pixel(7000, 7000, image::Rgb([250, 250, 250]));
+    let first = folder.path().join("0.png");
+    picture.save_with_format(&first, ImageFormat::Png).unwrap();
+    for i in 1..8 {
+        fs::copy(&first, folder.path().join(format!("{i}.png"))).unwrap();
+    }
+    let (output, peak) = watched(omma().arg("predict").arg(model()).arg(folder.path()));
+    assert_eq!(text(&output.stdout).lines().count(), 8);
+    assert!(peak < 800 << 20, "{} MiB for pictures of 140 MiB", peak >> 20);
+    let mut narrow = omma();
+    narrow.args(["--max-pixels", "1000000", "predict"]).arg(model()).arg(folder.path());
+    let (output, _) = watched(&mut narrow);
+    let message = text(&output.stderr);
+    assert!(!output.status.success() && message.contains("--max-pixels"), "{message}");
+}
+
+#[test]
+fn a_picture_is_turned_as_viewers_turn_it() {
+    let folder = tempfile::tempdir().unwrap();
+    // Dark above, light below; the note says that it was taken upside down.
+    let picture = RgbImage::from_fn(64, 64, |_, y| image::Rgb([if y < 32 { 0 } else { 250 }; 3]));
+    let turned = image::imageops::rotate180(&picture);
+    let (plain, noted) = (folder.path().join("plain.jpg"), folder.path().join("noted.jpg"));
+    turned.save(&plain).unwrap();
+    picture.save(&noted).unwrap();
+    let exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x03\0\0\0\0\0\0\0";
+    let jpeg = fs::read(&noted).unwrap();
+    let length = (exif.len() as u16 + 2).to_be_bytes();
+    fs::write(&noted, [&jpeg[..2], &[0xff, 0xe1], &length, exif, &jpeg[2..]].concat()).unwrap();
+    let predict = |path: &Path| {
+        let (output, _) = watched(omma().arg("predict").arg(model()).arg(path));
+        let line = text(&output.stdout);
+        line.split_once(": ").map(|(_, said)| said.to_owned()).unwrap()
+    };
+    assert_eq!(predict(&plain), predict(&noted));
+}
+
+#[test]
+fn names_of_classes_must_be_those_of_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/run-1/unfinished");
+    let copied = Command::new("cp").arg("-r").arg(old).arg(&run).status().unwrap();
+    assert!(copied.success());
+    for (names, why) in [("[\"a\", \"b\"]", "names 2 classes"), ("[\"a\"", "not a list")] {
+        fs::write(run.join("classes.json"), names).unwrap();
+        let (output, _) = watched(omma().arg("eval").arg(&run).args(["--limit", "5"]));
+        let message = crate::text(&output.stderr);
+        let last = message.lines().last().unwrap();
+        assert!(!output.status.success(), "{message}");
+        assert!(last.contains("classes.json") && last.contains(why), "{message}");
+    }
+}
+
+#[test]
+fn a_message_cannot_do_anything_to_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "\u{1b}[2Jx\u{9b}31m.png";
+    image(&folder.path().join(name));
+    for json in [false, true] {
+        let mut command = omma();
+        command.arg("predict").arg(model()).arg(folder.path());
+        let (output, _) = watched(if json { command.arg("--json") } else { &mut command });
+        let said = text(&output.stdout);
+        assert!(output.status.success() && !said.trim_end().contains(char::is_control), "{said:?}");
+        if json {
+            let line: serde_json::Value = serde_json::from_str(&said).unwrap();
+            assert!(line["image"].as_str().unwrap().ends_with(name));
+        }
+    }
+    let message = refusal(omma().args(["inspect", "no\u{1b}[2Jfile"]));
+    assert!(!message.trim_end().contains(char::is_control), "{message:?}");
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let message = refusal(omma().args(["train", "no/such.toml"]));
+    assert_eq!(message.matches("No such file").count(), 1, "{message}");
+    assert!(message.contains("no/such.toml"), "{message}");
+    fs::write(folder.path().join("eval.json"), "{}").unwrap();
+    let message = refusal(omma().arg("compare").arg(folder.path()));
+    assert!(message.contains("eval.json"), "{message}");
+    assert_eq!(message.matches("missing field").count(), 1, "{message}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn paths_need_not_be_text() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join(OsStr::from_bytes(b"caf\xe9"));
+    let mut train = omma();
+    train.current_dir(folder.path()).args(["train", "vmoe", "--run"]).arg(&odd);
+    for setting in
+        ["train.steps=2", "train.batch=4", "data.train_samples=50", "data.test_samples=20"]
+    {
+        train.args(["--set", setting]);
+    }
+    let (output, _) = watched(&mut train);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (output, _) = watched(omma().arg("inspect").arg(&odd));
+    assert!(output.status.success());
+    let mut train = omma();
+    train.current_dir(folder.path()).args(["train", "vmoe", "--run", "x", "--init"]).arg(&odd);
+    let message = refusal(&mut train);
+    assert!(message.contains("UTF-8") && !folder.path().join("x").exists(), "{message}");
+}
+
+#[test]
+fn damaged_and_hostile_archives_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    // One bit of a stored array: only its checksum tells.
+    let mut bytes = fs::read(data("google.npz")).unwrap();
+    let place = bytes.windows(6).position(|part| part == b"NUMPY\x01").unwrap() + 400;
+    bytes[place] ^= 1;
+    let damaged = folder.path().join("x.npz");
+    fs::write(&damaged, bytes).unwrap();
+    let out = folder.path().join("out");
+    let message = refusal(omma().arg("convert").arg(&damaged).arg(&out).arg("--quiet"));
+    assert!(message.contains("damaged"), "{message}");
+    let hostile = folder.path().join("x.pth");
+    fs::write(&hostile, b"\x80\x02cposix\nsystem\nq\x00X\x02\0\0\0idq\x01\x85q\x02Rq\x03.")
+        .unwrap();
+    let message = refusal(omma().arg("convert").arg(&hostile).arg(&out));
+    assert!(message.contains("posix.system"), "{message}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_fine_tuned_run_outlives_the_checkpoint_it_began_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let begin = here.join("begin");
+    fs::create_dir(&begin).unwrap();
+    fs::copy(model(), begin.join("model.safetensors")).unwrap();
+    let mut train = omma();
+    train.current_dir(here).args(["train", "finetune-vmoe", "--init", "begin", "--run", "run"]);
+    let settings = ["train.steps=4", "train.batch=4", "data.name=world", "data.train_samples=50"];
+    for setting in settings.iter().chain(&["data.test_samples=20", "model.resolution=32"]) {
+        train.args(["--set", setting]);
+    }
+    let (output, _) = watched(&mut train);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    fs::remove_dir_all(&begin).unwrap();
+    let (output, _) = watched(omma().current_dir(here).args(["eval", "run", "--limit", "10"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    fs::remove_file(here.join("run/result.json")).unwrap();
+    let (output, _) = watched(omma().current_dir(here).args(["train", "--resume", "run"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
