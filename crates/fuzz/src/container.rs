@@ -162,3 +162,52 @@ fn tar_changed(bytes: &[u8], change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8>
     head[CHECKSUM].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     [head.as_slice(), rest].concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target is worth nothing if its changes are refused for a wrong checksum.
+    #[test]
+    fn what_is_put_together_again_is_right_but_for_the_change() {
+        let packed = gzip(b"abc");
+        assert_eq!(gunzip(&Container::Gzip.changed(&packed, |_| b"xyz".to_vec())).unwrap(), b"xyz");
+
+        let archive = zipped(&[("a.npy".to_owned(), b"abc".to_vec()), ("b".to_owned(), vec![1])]);
+        let changed =
+            Container::Zip(".npy").changed(&archive, |part| [part, b"d".to_vec()].concat());
+        let mut archive = ZipArchive::new(Cursor::new(changed)).unwrap();
+        let mut inside = Vec::new();
+        archive.by_name("a.npy").unwrap().read_to_end(&mut inside).unwrap();
+        assert_eq!((inside, archive.len()), (b"abcd".to_vec(), 2));
+
+        let inner = r#"{"n":1.5}"#;
+        let sum = |text: &str| format!("{:08x}", crc32fast::hash(text.as_bytes()));
+        let note = format!(r#"{{"content":{inner},"sum":"{}"}}"#, sum(inner));
+        let text = serde_json::json!({"__metadata__": {"x": note}, "t": 1}).to_string();
+        let file = with_header(text.as_bytes(), b"data");
+        let container = Container::Note { key: "x", content: "content", checksum: "sum" };
+        let changed = container.changed(&file, |_| br#"{"n":2}"#.to_vec());
+        let (text, data) = header(&changed).unwrap();
+        let text: serde_json::Value = serde_json::from_slice(text).unwrap();
+        let note = text["__metadata__"]["x"].as_str().unwrap().to_owned();
+        assert!(
+            note.contains(r#""content":{"n":2}"#) && note.contains(&sum(r#"{"n":2}"#)),
+            "{note}"
+        );
+        assert_eq!(data, b"data");
+
+        let mut chunk = b"IHDRabcd".to_vec();
+        let mut png = [&[0; SIGNATURE][..], &4u32.to_be_bytes(), &chunk].concat();
+        png.extend(crc32fast::hash(&chunk).to_be_bytes());
+        let changed = Container::PngChunks.changed(&png, |_| b"wxyz".to_vec());
+        chunk = b"IHDRwxyz".to_vec();
+        assert!(changed.ends_with(&crc32fast::hash(&chunk).to_be_bytes()));
+        assert_eq!(changed.len(), png.len());
+
+        let changed = Container::TarHeader.changed(&[b'a'; 1024], |head| head);
+        let sum: u32 = 504 * u32::from(b'a') + 8 * u32::from(b' ');
+        assert_eq!(&changed[CHECKSUM], format!("{sum:06o}\0 ").as_bytes());
+        assert_eq!(changed.len(), 1024);
+    }
+}

@@ -249,7 +249,6 @@ fn paths(tree: &Value) -> Vec<String> {
 
 fn set(tree: &mut Value, at: &Index, value: Value) {
     let paths = paths(tree);
-    // The root itself is spared: its replacement is one case among thousands.
     let path = &paths[at.index(paths.len())];
     if let Some(place) = tree.pointer_mut(path) {
         *place = value;

@@ -18,6 +18,10 @@ pub enum ModelError {
     Range(#[from] OutOfRange),
     #[error("the model is too large to be counted: {what}")]
     TooLarge { what: String },
+    #[error(
+        "the weights of {parameters} parameters take {needed:.1} GiB, and there are {available:.1}"
+    )]
+    Memory { parameters: u64, needed: f64, available: f64 },
     #[error("a width of {width} cannot be cut into {heads} heads")]
     Heads { width: usize, heads: usize },
     #[error("an image of {resolution} pixels has no patch of {patch} pixels")]

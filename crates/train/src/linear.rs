@@ -15,6 +15,9 @@ use crate::{
 /// Sides above this are made smaller; pixels beyond this many are not read.
 const LARGEST_SIDE: usize = 32;
 const MOST_VALUES: usize = 40_000_000;
+/// A classifier of more weights sees smaller images: with tens of thousands of classes it would be larger
+/// than the model that it is compared with.
+const MOST_WEIGHTS: usize = 8_000_000;
 const BATCH: usize = 256;
 const EPOCHS: usize = 8;
 
@@ -41,6 +44,12 @@ fn read(data: &Shared, pixels: Pixels, most: usize, stop: &Stop) -> Result<Table
     Ok(table)
 }
 
+/// The side of the images that the classifier sees.
+fn side(whole: usize, classes: usize) -> usize {
+    let fits = |side: &usize| (side * side * 3 + 1).saturating_mul(classes) <= MOST_WEIGHTS;
+    (1..=whole.min(LARGEST_SIDE)).rev().find(fits).unwrap_or(1)
+}
+
 /// Test accuracy of multinomial logistic regression on normalised pixels, fitted with AdamW.
 pub fn linear_baseline(
     train: &Shared,
@@ -50,8 +59,8 @@ pub fn linear_baseline(
     stop: &Stop,
 ) -> Result<f64> {
     let device = Device::flex();
-    let pixels = Pixels { side: pixels.side.min(LARGEST_SIDE), ..pixels };
     let classes = train.classes().len();
+    let pixels = Pixels { side: side(pixels.side, classes), ..pixels };
     let table = read(train, pixels, MOST_VALUES, stop)?;
     let features = table.features;
     let config = OptimiserConfig { learning_rate: 1e-3, weight_decay: 1e-2, ..Default::default() };
@@ -104,4 +113,15 @@ pub fn linear_baseline(
         seen += batch.len();
     }
     Ok(right as f64 / seen.max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_classes_see_smaller_images() {
+        assert_eq!([side(28, 10), side(224, 1000), side(224, 21_841)], [28, 32, 11]);
+        assert_eq!(side(32, 100_000_000), 1);
+    }
 }

@@ -61,7 +61,7 @@ fn name() -> String {
 
 fn owner(file: &File) -> String {
     let mut text = String::new();
-    match (&*file).take(200).read_to_string(&mut text) {
+    match file.take(200).read_to_string(&mut text) {
         Ok(length) if length > 0 => text,
         _ => "another process".to_owned(),
     }

@@ -37,6 +37,7 @@ impl Init {
     pub(crate) fn run(self) -> Result<()> {
         check_output(&self.output, self.force)?;
         let config = apply_settings(&preset(&self.preset)?, &self.settings)?;
+        config.check_memory()?;
         let model = config.init(Seed::new(self.seed), &Device::flex())?;
         checkpoint::save(&model, &self.output)?;
         written(&model, &self.output)

@@ -140,7 +140,7 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &Stop) -> Result<bo
                             state.failed.get_or_insert(error);
                         }
                         Err(error) => {
-                            if !stop.why().is_some() {
+                            if stop.why().is_none() {
                                 state.failed.get_or_insert(error);
                             }
                         }

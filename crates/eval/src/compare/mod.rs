@@ -84,8 +84,17 @@ pub struct Comparison {
 pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
     let file = if path.is_dir() { path.join("eval.json") } else { path.to_owned() };
     let bytes = read_regular(&file, LARGEST).map_err(EvalError::io(&file))?;
-    serde_json::from_slice(&bytes).map_err(|error| EvalError::Record {
-        why: format!("it is not the record of an evaluation: {error}"),
+    let record = serde_json::from_slice::<Evaluation>(&bytes);
+    let record = record.map_err(|error| error.to_string()).and_then(|record| {
+        match (record.class_errors.len(), record.classes.len()) {
+            (errors, classes) if errors != classes => {
+                Err(format!("it has {errors} errors of {classes} classes"))
+            }
+            _ => Ok(record),
+        }
+    });
+    record.map_err(|why| EvalError::Record {
+        why: format!("it is not the record of an evaluation: {why}"),
         path: file,
     })
 }

@@ -327,6 +327,11 @@ impl ModelConfig {
     pub fn check(&self) -> Result<()> {
         let tree = serde_json::to_value(self).expect("a configuration can be written");
         check_all(ranges::RANGES, &tree)?;
+        // As JSON, an infinite number is no number at all, which this one may be.
+        if let Some(scale) = self.layer_scale.filter(|scale| !scale.is_finite()) {
+            let (key, value) = ("layer_scale".to_owned(), scale.to_string());
+            return Err(ModelError::BadSetting { key, value, why: "it is not finite".to_owned() });
+        }
         if !self.width.is_multiple_of(self.heads) {
             return Err(ModelError::Heads { width: self.width, heads: self.heads });
         }

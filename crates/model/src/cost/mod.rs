@@ -16,14 +16,14 @@
 
 mod products;
 
-use omma_base::Seed;
+use omma_base::{Seed, memory};
 pub use products::Dispatching;
 use serde::Serialize;
 
 use self::products::Products;
 use crate::{
     config::{FeedForwardKind, ModelConfig, MoeConfig, RouterKind},
-    error::Result,
+    error::{ModelError, Result},
     parameters::parameters,
 };
 
@@ -91,6 +91,21 @@ impl ModelConfig {
     /// The account of this model on images of `resolution` pixels.
     pub fn cost(&self, resolution: usize) -> Result<Cost> {
         self.cost_with(resolution, Dispatching::Gather)
+    }
+
+    /// Refuses a model whose weights alone do not fit into memory; asking for it would end the process.
+    pub fn check_memory(&self) -> Result<()> {
+        let Some(available) = memory::available() else { return Ok(()) };
+        let parameters = self.cost(self.resolution)?.params_total;
+        let gigabytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        match parameters.saturating_mul(4) {
+            needed if needed > available => Err(ModelError::Memory {
+                parameters,
+                needed: gigabytes(needed),
+                available: gigabytes(available),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// The same with tokens brought to their experts in another way.

@@ -75,6 +75,7 @@ pub fn adapt(
         to: kind.to_owned(),
         why: format!("it has nothing for {name}"),
     };
+    config.check_memory()?;
     let fresh = config.init(seed, device)?;
     with_values(fresh, |parameter| {
         let name = parameter.name.as_str();

@@ -78,6 +78,7 @@ pub fn upcycle(
     let config = ModelConfig { moe: Some(moe), ..from.clone() };
     let blank = equal && how.moe.shared_expert;
     let values = by_name(dense);
+    config.check_memory()?;
     let model = config.init(how.seed.named("model"), device)?;
     let mut draw = how.seed.named("noise").rng();
     with_values(model, |parameter| {
