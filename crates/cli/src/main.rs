@@ -11,7 +11,7 @@ mod subject;
 mod table;
 mod watch;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use omma_kernels::memory::Allocator;
@@ -53,7 +53,8 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("OMMA_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| table::Stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)
         .init();

@@ -62,17 +62,25 @@ impl Candidate {
 
     /// Tells the recipe, all but its seed, from others; of a checkpoint, its configuration.
     pub(crate) fn fingerprint(&self) -> String {
-        let text = match &self.recipe {
-            Some(recipe) => Recipe { seed: 0, ..recipe.clone() }.to_toml(),
-            None => format!("{:?}", self.model.config()),
-        };
-        format!("{:08x}", crc32fast::hash(text.as_bytes()))
+        match &self.recipe {
+            Some(recipe) => fingerprint(recipe),
+            None => checksum(&format!("{:?}", self.model.config())),
+        }
     }
 
     /// What evaluations of other seeds are called as well.
     pub(crate) fn label(&self) -> String {
         self.recipe.as_ref().map_or_else(|| self.name(), |recipe| recipe.name.clone())
     }
+}
+
+/// Tells a recipe, all but its seed, from others.
+pub(crate) fn fingerprint(recipe: &Recipe) -> String {
+    checksum(&Recipe { seed: 0, ..recipe.clone() }.to_toml())
+}
+
+fn checksum(text: &str) -> String {
+    format!("{:08x}", crc32fast::hash(text.as_bytes()))
 }
 
 /// The names of a run's classes; fails where they are not as many as its model tells apart.
@@ -87,6 +95,21 @@ fn class_names(path: &Path, classes: usize) -> Result<Option<Vec<String>>> {
         bail!("{} names {} classes, but the model has {classes}", path.display(), names.len());
     }
     Ok(Some(names))
+}
+
+/// Fails where the same run or file is named twice, however it is written: it would count twice.
+pub(crate) fn check_distinct(paths: &[PathBuf]) -> Result<()> {
+    let real = |path: &PathBuf| {
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let record = path.file_name().is_some_and(|name| name == "eval.json");
+        path.parent().filter(|_| record).map_or(path.clone(), Path::to_owned)
+    };
+    for (place, path) in paths.iter().enumerate() {
+        if paths[..place].iter().any(|other| real(other) == real(path)) {
+            bail!("{} is named twice", path.display());
+        }
+    }
+    Ok(())
 }
 
 /// All candidates as one system.

@@ -17,6 +17,20 @@ pub(crate) fn note(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{}", visible(&text.to_string()));
 }
 
+/// Standard error for warnings: where nobody listens or nothing fits, the work goes on without them.
+pub(crate) struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().lock().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Writes the error and its causes in one line, each cause once: many messages have theirs in them.
 pub(crate) fn complain(error: &anyhow::Error) {
     let mut line = "omma".to_owned();

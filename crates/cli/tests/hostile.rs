@@ -241,3 +241,111 @@ fn a_fine_tuned_run_outlives_the_checkpoint_it_began_with() {
     let (output, _) = watched(omma().current_dir(here).args(["train", "--resume", "run"]));
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
+
+/// A run of two steps.
+fn tiny(here: &Path, run: &str, settings: &[&str]) -> Command {
+    let mut train = omma();
+    train.current_dir(here).args(["train", "vmoe", "--run", run]);
+    let small = ["train.steps=2", "train.batch=4", "data.train_samples=50", "data.test_samples=20"];
+    for setting in small.iter().chain(&["train.linear_baseline=false"]).chain(settings) {
+        train.args(["--set", setting]);
+    }
+    train
+}
+
+#[test]
+fn a_new_run_does_not_write_over_what_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    for file in ["model.safetensors", "report.html", "checkpoints/step-00000005/x", "metrics.jsonl"]
+    {
+        let run = here.join("run");
+        fs::create_dir_all(run.join(file).parent().unwrap()).unwrap();
+        fs::write(run.join(file), "mine").unwrap();
+        let message = refusal(&mut tiny(here, "run", &[]));
+        assert!(message.contains("write over"), "{message}");
+        assert_eq!(fs::read_to_string(run.join(file)).unwrap(), "mine");
+        assert!(!run.join("recipe.toml").exists());
+        fs::remove_dir_all(run).unwrap();
+    }
+    fs::create_dir(here.join("run")).unwrap();
+    fs::write(here.join("run/.notes.txt.backup"), "mine").unwrap();
+    let (output, _) = watched(&mut tiny(here, "run", &[]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    fs::remove_file(here.join("run/result.json")).unwrap();
+    let (output, _) = watched(omma().current_dir(here).args(["train", "--resume", "run"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(here.join("run/.notes.txt.backup").exists(), "somebody's file");
+}
+
+#[test]
+fn a_run_without_its_checkpoints_is_not_taken_for_a_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    assert!(watched(&mut tiny(here, "run", &[])).0.status.success());
+    fs::remove_dir_all(here.join("run/checkpoints")).unwrap();
+    fs::remove_file(here.join("run/result.json")).unwrap();
+    let message = refusal(omma().current_dir(here).args(["train", "--resume", "run"]));
+    assert!(message.contains("--from-start"), "{message}");
+}
+
+#[test]
+fn other_classes_cannot_be_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    for class in ["a", "b", "c"] {
+        fs::create_dir_all(here.join("data").join(class)).unwrap();
+        (0..20).for_each(|i| image(&here.join(format!("data/{class}/{i}.png"))));
+    }
+    let name = format!("data.name={}", here.join("data").display());
+    assert!(watched(&mut tiny(here, "run", &[&name])).0.status.success());
+    fs::remove_file(here.join("run/result.json")).unwrap();
+    fs::rename(here.join("data/c"), here.join("elsewhere")).unwrap();
+    for flag in [None, Some("--accept-changes")] {
+        let mut resume = omma();
+        resume.current_dir(here).args(["train", "--resume", "run"]).args(flag);
+        let message = refusal(&mut resume);
+        assert!(message.contains("2 classes now"), "{message}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn nobody_needs_to_listen_to_warnings() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    for class in ["a", "b"] {
+        fs::create_dir_all(here.join("data").join(class)).unwrap();
+        (0..20).for_each(|i| image(&here.join(format!("data/{class}/{i}.png"))));
+    }
+    fs::write(here.join("data/a/empty.png"), "").unwrap();
+    let name = format!("data.name={}", here.join("data").display());
+    let mut train = tiny(here, "run", &[&name, "data.bad_share=0.5", "data.validation=0.1"]);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = train.stdout(Stdio::null()).stderr(full).status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn one_run_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    assert!(watched(&mut tiny(here, "run", &[])).0.status.success());
+    let message = refusal(omma().current_dir(here).args(["eval", "run", "./run"]));
+    assert!(message.contains("named twice"), "{message}");
+    assert!(watched(omma().current_dir(here).args(["eval", "run"])).0.status.success());
+    let message = refusal(omma().current_dir(here).args(["compare", "run", "run/eval.json"]));
+    assert!(message.contains("named twice"), "{message}");
+    // What was judged before the run went on is judged again.
+    let recipe = fs::read_to_string(here.join("run/recipe.toml")).unwrap();
+    fs::write(here.join("run/recipe.toml"), recipe.replace("steps = 2", "steps = 6")).unwrap();
+    fs::remove_file(here.join("run/result.json")).unwrap();
+    let resume = ["train", "--resume", "run", "--accept-changes"];
+    assert!(watched(omma().current_dir(here).args(resume)).0.status.success());
+    let (output, _) = watched(omma().current_dir(here).args(["compare", "run", "--out", "out"]));
+    let message = text(&output.stderr);
+    assert!(output.status.success() && message.contains("another recipe"), "{message}");
+    let message =
+        refusal(omma().current_dir(here).args(["eval", "run", "--out", "run/recipe.toml/x"]));
+    assert!(message.contains("cannot be made"), "{message}");
+}

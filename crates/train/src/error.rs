@@ -32,6 +32,8 @@ pub enum TrainError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} holds a run already; go on with `--resume {path}`, or choose another folder")]
     RunExists { path: PathBuf },
+    #[error("{path} is not empty: a run would write over {file}; choose another folder")]
+    Occupied { path: PathBuf, file: PathBuf },
     #[error(
         "{path} is in use: {owner} is training there; wait for it or stop it, or choose another folder"
     )]

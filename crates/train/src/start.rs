@@ -101,6 +101,14 @@ impl Begin {
         let folder = run.checkpoints().at(step);
         let (model, identity) = checkpoint::load_identified(&folder, device)?;
         let state = State::load(&folder, step, &identity)?;
+        let (then, now) = (model.config().classes, recipe.model.classes);
+        if then != now {
+            return Err(recipe_error(format!(
+                "{} has {now} classes now, and the run was trained to tell {then} apart; put the images \
+                 back, or start a new run with --init",
+                recipe.data.name
+            )));
+        }
         let changed = changes(run, (recipe, data), &state);
         if let Some(changed) = changed.as_ref().err().filter(|_| !how.accept_changes) {
             return Err(changed.clone().into());

@@ -116,7 +116,6 @@ impl Trainer {
         let begin = Begin::fresh(&mut recipe, &device)?;
         recipe.check()?;
         let run = RunFolder::create(place, &recipe)?;
-        run.write_json("classes.json", &data.train.classes())?;
         Self::new(recipe, run, data, begin, device)
     }
 
@@ -153,6 +152,7 @@ impl Trainer {
         let loader = loader(&recipe, &data.train, progress.step)?;
         let shards = Shards::new(recipe.train.shards)?;
         let logs = Logs::open(&run, progress.step)?;
+        run.write_json("classes.json", &data.train.classes())?;
         run.write_json("environment.json", &Environment::now())?;
         let identity = data.identity();
         let Splits { train, validation, test } = data;

@@ -19,14 +19,12 @@ pub fn write_atomically(
     let folder = folder.unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let prefix = format!(".{name}.");
-    let temporary = tempfile::Builder::new()
-        .prefix(&prefix)
-        .rand_bytes(RANDOM)
-        .tempfile_in(folder)?
-        .into_temp_path();
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).rand_bytes(RANDOM);
+    share_permissions(&mut builder);
+    let temporary = builder.tempfile_in(folder)?.into_temp_path();
     write(&temporary)?;
     File::open(&temporary)?.sync_all()?;
-    share_permissions(&temporary)?;
     temporary.persist(path).map_err(|error| error.error)?;
     // The rename itself must survive a power cut; not every system lets a folder be opened.
     if let Ok(folder) = File::open(folder) {
@@ -35,37 +33,35 @@ pub fn write_atomically(
     Ok(())
 }
 
-/// Temporary files are private; what is written is as readable as any other file.
+/// Temporary files are private; what is written is as readable as the user's umask makes any other file.
 #[cfg(unix)]
-fn share_permissions(path: &Path) -> io::Result<()> {
+fn share_permissions(builder: &mut tempfile::Builder) {
     use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+    builder.permissions(fs::Permissions::from_mode(0o666));
 }
 
 #[cfg(not(unix))]
-fn share_permissions(_: &Path) -> io::Result<()> {
-    Ok(())
-}
+fn share_permissions(_: &mut tempfile::Builder) {}
 
-/// Removes temporary files of [`write_atomically`] that a killed process left in a folder. Only the
-/// folder's owner may do so: another process may be writing one.
-pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
+/// Removes temporary files of [`write_atomically`] that a killed process left in a folder when it wrote one
+/// of these names. Only the folder's owner may do so: another process may be writing one.
+pub fn remove_leftovers(folder: &Path, names: &[&str]) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let name = entry.file_name();
-        if name.to_str().is_some_and(is_leftover) && entry.file_type()?.is_file() {
+        let left = entry.file_name().to_str().is_some_and(|name| is_leftover(name, names));
+        if left && entry.file_type()?.is_file() {
             fs::remove_file(entry.path())?;
         }
     }
     Ok(())
 }
 
-/// `.NAME.ENDING.XXXXXX`, as temporary files are called.
-fn is_leftover(name: &str) -> bool {
-    let parts = name.strip_prefix('.').and_then(|rest| rest.rsplit_once('.'));
+/// `.NAME.XXXXXX`, as temporary files are called.
+fn is_leftover(file: &str, names: &[&str]) -> bool {
+    let parts = file.strip_prefix('.').and_then(|rest| rest.rsplit_once('.'));
     parts.is_some_and(|(name, random)| {
         let drawn = random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_alphanumeric());
-        drawn && name.contains('.') && !name.starts_with('.')
+        drawn && names.contains(&name)
     })
 }
 
@@ -90,12 +86,13 @@ mod tests {
     #[test]
     fn only_temporary_files_are_leftovers() {
         let folder = tempfile::tempdir().unwrap();
-        let stay = ["metrics.jsonl", ".lock", ".hidden.json", ".a.toolong1", "x.json.Ab3dE6"];
+        let stay =
+            ["metrics.jsonl", ".lock", ".notes.txt.backup", ".best.json.old", "best.json.Ab3dE6"];
         let names = [&stay[..], &[".environment.json.Ab3dE6", ".best.json.000000"]].concat();
         names.iter().for_each(|name| fs::write(folder.path().join(name), "x").unwrap());
-        fs::create_dir(folder.path().join(".folder.json.Ab3dE6")).unwrap();
-        remove_leftovers(folder.path()).unwrap();
-        for name in stay.iter().chain(&[".folder.json.Ab3dE6"]) {
+        fs::create_dir(folder.path().join(".best.json.Ab3dE6")).unwrap();
+        remove_leftovers(folder.path(), &["environment.json", "best.json"]).unwrap();
+        for name in stay.iter().chain(&[".best.json.Ab3dE6"]) {
             assert!(folder.path().join(name).exists(), "{name}");
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), stay.len() + 1);

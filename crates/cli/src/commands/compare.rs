@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Parser};
 use omma_base::files::fresh_folder;
 use omma_eval::{
@@ -10,9 +10,11 @@ use omma_eval::{
     compare::{Comparison, read_evaluation},
     report::{comparison_page, write_report},
 };
+use omma_train::run::RunFolder;
 
 use super::eval::{EVALS, Eval};
 use crate::{
+    subject::{check_distinct, fingerprint},
     table::{note, say, table_of},
     watch::Watch,
 };
@@ -52,11 +54,7 @@ struct Defaults {
 
 impl Compare {
     pub(crate) fn run(self) -> Result<()> {
-        for (place, path) in self.runs.iter().enumerate() {
-            if self.runs[..place].contains(path) {
-                bail!("{} is named twice", path.display());
-            }
-        }
+        check_distinct(&self.runs)?;
         let evaluations: Vec<Evaluation> =
             self.runs.iter().map(|path| evaluation(path)).collect::<Result<_>>()?;
         let comparison = Comparison::new(&evaluations, self.baseline.as_deref())?;
@@ -78,9 +76,16 @@ impl Compare {
 
 fn evaluation(path: &Path) -> Result<Evaluation> {
     let judged = if path.is_dir() { path.join("eval.json").exists() } else { path.is_file() };
-    if judged || !path.join("recipe.toml").is_file() {
-        return read_evaluation(path)
-            .with_context(|| format!("{} is neither a run nor an evaluation", path.display()));
+    let is_run = path.join("recipe.toml").is_file();
+    if judged || !is_run {
+        let found = read_evaluation(path)
+            .with_context(|| format!("{} is neither a run nor an evaluation", path.display()))?;
+        // A run that has gone on since is another model.
+        let stale = is_run && fingerprint(&RunFolder::open(path)?.1) != found.fingerprint;
+        if !stale || found.models.len() > 1 {
+            return Ok(found);
+        }
+        note(format!("{} was judged by another recipe than it has now", path.display()));
     }
     note(format!("judging {}", path.display()));
     let eval = Defaults::parse_from([Path::new("omma"), path]).eval;

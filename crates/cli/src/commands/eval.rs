@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use omma_base::files::fresh_folder;
 use omma_data::Split;
@@ -12,7 +12,7 @@ use omma_eval::{
 };
 
 use crate::{
-    subject::{Candidate, Data, compare_names, outside_sets, system},
+    subject::{Candidate, Data, check_distinct, compare_names, outside_sets, system},
     table::{note, say, table},
     watch::Watch,
 };
@@ -120,6 +120,7 @@ impl Eval {
 
     /// Judges and writes the report.
     pub(crate) fn judge(&self, watch: &mut Watch) -> Result<(Evaluation, PathBuf)> {
+        check_distinct(&self.subjects)?;
         let candidates: Vec<Candidate> =
             self.subjects.iter().map(|path| Candidate::read(path)).collect::<Result<_>>()?;
         let data = Data::of(self.data.as_deref(), &candidates)?;
@@ -146,9 +147,12 @@ impl Eval {
             (None, [one]) if one.recipe.is_some() && !one.unfinished => Some(one.path.clone()),
             _ => None,
         };
-        if let Some(folder) = folder.as_ref().filter(|folder| folder.is_file()) {
-            bail!("{} is a file; a report goes into a folder", folder.display());
-        }
+        // Made before the work, not after it: what cannot be written should not be computed first.
+        let folder = folder.map_or_else(|| fresh(&label), Ok)?;
+        let figures = folder.join("figures");
+        std::fs::create_dir_all(&figures).with_context(|| {
+            format!("{} cannot be made; a report goes into a folder", figures.display())
+        })?;
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
         let system = system(candidates)?;
         let side = system.pixels().side;
@@ -176,8 +180,10 @@ impl Eval {
             },
             batch: self.batch.into(),
         };
-        let evaluation = evaluate(&system, &protocol, watch)?;
-        let folder = folder.map_or_else(|| fresh(&evaluation.label), Ok)?;
+        let evaluation = evaluate(&system, &protocol, watch).inspect_err(|_| {
+            // Only folders that are still empty go.
+            let _ = std::fs::remove_dir(&figures).and_then(|()| std::fs::remove_dir(&folder));
+        })?;
         write_report(&folder, "eval", &evaluation_page(&evaluation), &evaluation)?;
         Ok((evaluation, folder))
     }
@@ -186,7 +192,7 @@ impl Eval {
 /// A folder of its own for what has none.
 fn fresh(label: &str) -> Result<PathBuf> {
     let plain = |symbol: char| if symbol.is_alphanumeric() { symbol } else { '-' };
-    let name: String = label.chars().map(plain).collect();
+    let name: String = label.chars().map(plain).take(60).collect();
     fresh_folder(Path::new(EVALS), &name).context(EVALS)
 }
 

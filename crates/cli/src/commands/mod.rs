@@ -37,8 +37,8 @@ pub(crate) fn load_any(path: &Path, device: &Device) -> Result<VisionTransformer
 
 /// Refuses to write over something that is not a checkpoint of ours, or over one without being told.
 fn check_output(path: &Path, force: bool) -> Result<()> {
-    if path.is_file() {
-        bail!("{} is a file; a checkpoint is a folder", path.display());
+    if path.exists() && !path.is_dir() {
+        bail!("{} is not a folder; a checkpoint is one", path.display());
     }
     let weights = checkpoint::weights_path(path);
     if weights.exists() && !force {

@@ -37,7 +37,7 @@ pub(crate) struct StudyCommand {
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Seeds per system, if not those of the study
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     seeds: Option<u16>,
     /// Processes at a time; the cores are shared among them
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
@@ -161,7 +161,7 @@ impl StudyCommand {
                 let models = system.seeds(number, seeds).into_iter();
                 let runs = models.map(|seed| study.run_folder(folder, system, seed));
                 arguments.extend(runs.map(|run| run.display().to_string()));
-                arguments.extend(["--label".to_owned(), system.label.clone()]);
+                arguments.push(format!("--label={}", system.label));
                 arguments.extend(["--out".to_owned(), out.display().to_string()]);
                 if study.shift_samples > 0 {
                     arguments.push("--shift".to_owned());

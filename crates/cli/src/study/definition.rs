@@ -10,7 +10,7 @@ use omma_base::{
     files::{FolderLock, write_atomically},
     range::{OutOfRange, Range},
 };
-use omma_train::Recipe;
+use omma_train::{Recipe, recipe::check_name};
 use serde::{Deserialize, Serialize};
 
 /// Names, and files by their names, of the studies in `recipes/studies/`.
@@ -125,6 +125,7 @@ impl Study {
         let mut study: Self = toml::from_str(&text.unwrap_or_default()).context(STUDY)?;
         study.files = files;
         study.check().context(STUDY)?;
+        check_name(&study.name).context(STUDY)?;
         for system in &study.systems {
             study.recipe(system, &[]).with_context(|| format!("system {}", system.label))?;
         }

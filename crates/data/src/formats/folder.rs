@@ -30,13 +30,25 @@ impl ImageFolder {
         let found = class_folders(root)?;
         let classes = known.unwrap_or_else(|| found.iter().map(|(name, _)| name.clone()).collect());
         let mut files = Vec::new();
+        let mut empty = Vec::new();
         for (name, folder) in &found {
             let Some(label) = classes.iter().position(|class| class == name) else {
                 return Err(fault(format!("the training images have no class {name:?}")));
             };
             let images = files_below(folder, is_image)
                 .map_err(|(path, error)| DataError::io(path)(error))?;
+            if images.is_empty() {
+                empty.push(name.as_str());
+            }
             files.extend(images.into_iter().map(|file| (file, label)));
+        }
+        if !empty.is_empty() && !files.is_empty() {
+            let names = empty[..empty.len().min(5)].join(", ");
+            tracing::warn!(
+                "{}: {} classes have no image ({names}); is each of these folders a class?",
+                root.display(),
+                empty.len()
+            );
         }
         if files.is_empty() {
             let why = "no image in any folder of a class (root/class/*.jpg is expected)";
@@ -56,7 +68,13 @@ impl ImageFolder {
             Split::Train => &["train", "training"],
             Split::Test => &["test", "val", "validation", "valid"],
         };
-        names.iter().map(|name| root.join(name)).find(|folder| folder.is_dir())
+        let mut folders: Vec<PathBuf> =
+            std::fs::read_dir(root).ok()?.flatten().map(|entry| entry.path()).collect();
+        folders.sort();
+        let named = |folder: &PathBuf, name: &str| {
+            folder.file_name().is_some_and(|own| own.eq_ignore_ascii_case(name)) && folder.is_dir()
+        };
+        names.iter().find_map(|name| folders.iter().find(|folder| named(folder, name)).cloned())
     }
 }
 

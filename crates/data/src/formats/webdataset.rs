@@ -141,7 +141,7 @@ fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
     let mut archive = tar::Archive::new(file);
     // Archives may be written one behind the other; each has its own end.
     archive.set_ignore_zeros(true);
-    let mut last = 0;
+    let (mut last, mut links) = (0, 0);
     let mut samples: HashMap<String, Parts> = HashMap::new();
     let mut order = Vec::new();
     for entry in archive.entries_with_seek().map_err(DataError::io(path))? {
@@ -151,7 +151,11 @@ fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
             Some(end) if end <= length => end.next_multiple_of(BLOCK),
             _ => return Err(cut("the archive ends inside a file")),
         };
-        if !entry.header().entry_type().is_file() {
+        let kind = entry.header().entry_type();
+        if kind.is_hard_link() || kind.is_symlink() {
+            links += 1;
+        }
+        if !kind.is_file() {
             continue;
         }
         let full = entry.path().map_err(DataError::io(path))?.to_string_lossy().into_owned();
@@ -182,12 +186,24 @@ fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
     if length < last + BLOCK {
         return Err(cut("the archive ends without the mark of its end; the rest of it is missing"));
     }
+    if links > 0 {
+        return Err(cut(&format!(
+            "{links} of its entries are links, which are not followed; write the archive with `tar \
+             --dereference --hard-dereference`"
+        )));
+    }
+    let mut bare = 0;
     let complete = order.into_iter().filter_map(|name| {
         let Parts { image, label, caption } = samples.remove(&name)?;
         let known = label.is_some() || caption.is_some();
+        bare += usize::from(image.is_some() && !known);
         Some(Found { image: image?, label, caption, name }).filter(|_| known)
     });
-    Ok(complete.collect())
+    let complete = complete.collect();
+    if bare > 0 {
+        tracing::warn!("left out: {bare} images of {} with neither cls nor txt", path.display());
+    }
+    Ok(complete)
 }
 
 impl Dataset for WebDataset {
@@ -317,6 +333,15 @@ mod tests {
         std::fs::write(&path, &both[..files]).unwrap();
         let message = WebDataset::read(std::slice::from_ref(&path)).unwrap_err().to_string();
         assert!(message.contains("mark of its end"), "{message}");
+        // A link has no bytes of its own.
+        let mut builder = tar::Builder::new(File::create(&path).unwrap());
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Link);
+        header.set_size(0);
+        builder.append_link(&mut header, "1.png", "0.png").unwrap();
+        builder.into_inner().unwrap().flush().unwrap();
+        let message = WebDataset::read(std::slice::from_ref(&path)).unwrap_err().to_string();
+        assert!(message.contains("links"), "{message}");
         // Two archives one behind the other are all of both.
         std::fs::write(&path, [nine, write(&samples(9..18))].concat()).unwrap();
         assert_eq!(WebDataset::read(std::slice::from_ref(&path)).unwrap().len(), 18);

@@ -279,8 +279,8 @@ impl Recipe {
     }
 }
 
-/// The name of a recipe names folders.
-fn check_name(name: &str) -> Result<()> {
+/// Refuses a name that could not name a folder, which that of a recipe or a study does.
+pub fn check_name(name: &str) -> Result<()> {
     let odd = |symbol: char| symbol.is_control() || "/\\:".contains(symbol);
     let why = match name {
         _ if name.contains(odd) => "it has a slash, a colon or a control character in it",

@@ -15,16 +15,17 @@ use crate::error::{Result, TrainError};
 /// The folder of a run's checkpoints.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
+    run: PathBuf,
     path: PathBuf,
 }
 
 /// Names of folders that are not checkpoints: being written, or being removed.
 const UNFINISHED: &str = ".unfinished-";
 const BEST: &str = "best.json";
-const NEWEST: &str = "newest.json";
+pub(super) const NEWEST: &str = "newest.json";
 
-/// The checkpoint that was written last. It tells a run that has lost its checkpoints from one that has
-/// not come to its first.
+/// The checkpoint that was written last. It lies beside the folder of checkpoints and tells a run that has
+/// lost them from one that has not come to its first.
 #[derive(Serialize, Deserialize)]
 struct Newest {
     step: u64,
@@ -36,8 +37,8 @@ pub fn step_name(step: u64) -> String {
 }
 
 impl Checkpoints {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path }
+    pub(super) fn new(run: &Path) -> Self {
+        Self { run: run.to_owned(), path: run.join("checkpoints") }
     }
 
     /// The folder of the checkpoint after a step.
@@ -67,12 +68,9 @@ impl Checkpoints {
 
     /// Whether there ever was one.
     pub fn ever(&self) -> Result<bool> {
-        let known = |name: &String| {
-            name == BEST
-                || name == NEWEST
-                || name.contains("step-") && !name.starts_with(UNFINISHED)
-        };
-        Ok(self.names()?.iter().any(known))
+        let known =
+            |name: &String| name == BEST || name.contains("step-") && !name.starts_with(UNFINISHED);
+        Ok(self.run.join(NEWEST).exists() || self.names()?.iter().any(known))
     }
 
     /// Which of them did best.
@@ -89,12 +87,16 @@ impl Checkpoints {
 
     /// Removes what a killed process left behind.
     pub fn tidy(&self) -> Result<()> {
-        for name in self.names()?.iter().filter(|name| name.starts_with(UNFINISHED)) {
+        let ours = |name: &&String| {
+            let step = name.strip_prefix(UNFINISHED).and_then(|name| name.strip_prefix("step-"));
+            step.is_some_and(|step| step.parse::<u64>().is_ok())
+        };
+        for name in self.names()?.iter().filter(ours) {
             let path = self.path.join(name);
             fs::remove_dir_all(&path).map_err(TrainError::io(&path))?;
         }
         match self.path.is_dir() {
-            true => remove_leftovers(&self.path).map_err(TrainError::io(&self.path)),
+            true => remove_leftovers(&self.path, &[BEST]).map_err(TrainError::io(&self.path)),
             false => Ok(()),
         }
     }
@@ -109,7 +111,7 @@ impl Checkpoints {
         let written = write(&from).and_then(|()| {
             fs::rename(&from, &to).map_err(TrainError::io(&to))?;
             sync(&self.path);
-            self.write(NEWEST, &Newest { step })
+            write_json(&self.run.join(NEWEST), &Newest { step })
         });
         if written.is_err() {
             let _ = fs::remove_dir_all(&from);
@@ -127,14 +129,7 @@ impl Checkpoints {
 
     /// Remembers which checkpoint did best.
     pub fn set_best(&self, best: &Best) -> Result<()> {
-        self.write(BEST, best)
-    }
-
-    fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_string_pretty(value).expect("it can be written");
-        let path = self.path.join(name);
-        write_atomically(&path, |temporary| fs::write(temporary, text + "\n"))
-            .map_err(TrainError::io(&path))
+        write_json(&self.path.join(BEST), best)
     }
 
     /// Removes all but the last `keep` and the best.
@@ -154,6 +149,12 @@ impl Checkpoints {
     }
 }
 
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).expect("it can be written");
+    write_atomically(path, |temporary| fs::write(temporary, text + "\n"))
+        .map_err(TrainError::io(path))
+}
+
 /// A rename must survive a power cut; not every system lets a folder be opened.
 fn sync(folder: &Path) {
     if let Ok(folder) = File::open(folder) {
@@ -168,29 +169,29 @@ mod tests {
     #[test]
     fn the_last_ones_and_the_best_stay() {
         let folder = tempfile::tempdir().unwrap();
-        let checkpoints = Checkpoints::new(folder.path().join("checkpoints"));
+        let checkpoints = Checkpoints::new(folder.path());
         for step in [10, 20, 30, 40] {
             let write = |path: &Path| fs::write(path.join("x"), "x").map_err(TrainError::io(path));
             checkpoints.add(step, write).unwrap();
         }
         checkpoints.keep(2, Some(10)).unwrap();
         assert_eq!(checkpoints.steps().unwrap(), [10, 30, 40]);
-        for step in [10, 30, 40] {
-            fs::remove_dir_all(checkpoints.at(step)).unwrap();
-        }
+        fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
         assert!(checkpoints.ever().unwrap(), "a run that has lost its checkpoints had some");
     }
 
     #[test]
     fn a_checkpoint_that_could_not_be_written_is_not_there() {
         let folder = tempfile::tempdir().unwrap();
-        let checkpoints = Checkpoints::new(folder.path().join("checkpoints"));
+        let checkpoints = Checkpoints::new(folder.path());
         let full = || TrainError::Recipe { what: "disk full".to_owned() };
         assert!(checkpoints.add(5, |_| Err(full())).is_err());
         assert!(checkpoints.steps().unwrap().is_empty());
         assert!(!checkpoints.ever().unwrap());
         fs::create_dir_all(checkpoints.unfinished(6)).unwrap();
+        fs::create_dir_all(folder.path().join("checkpoints/.unfinished-work")).unwrap();
         checkpoints.tidy().unwrap();
-        assert_eq!(fs::read_dir(folder.path().join("checkpoints")).unwrap().count(), 0);
+        let left = fs::read_dir(folder.path().join("checkpoints")).unwrap().count();
+        assert_eq!(left, 1, "what somebody else has put there stays");
     }
 }

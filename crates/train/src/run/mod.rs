@@ -12,7 +12,7 @@
 //!   checkpoints/
 //!     step-00000500/    model.safetensors, config.json, state.safetensors
 //!     best.json         which of them did best on held-out images
-//!     newest.json       which of them was written last
+//!   newest.json         which of them was written last
 //!   model.safetensors   the trained model, with config.json beside it
 //!   result.json         what it reached
 //!   report.html         the same to look at
@@ -59,6 +59,21 @@ pub enum Place<'a> {
 
 const RECIPE: &str = "recipe.toml";
 
+/// Everything that a run writes under a fixed name.
+const FILES: &[&str] = &[
+    RECIPE,
+    "environment.json",
+    "classes.json",
+    "metrics.jsonl",
+    "summary.csv",
+    "checkpoints",
+    checkpoints::NEWEST,
+    "model.safetensors",
+    "config.json",
+    "result.json",
+    "report.html",
+];
+
 impl RunFolder {
     /// A new run; a folder that holds one already is left alone.
     pub fn create(place: Place, recipe: &Recipe) -> Result<Self> {
@@ -75,6 +90,9 @@ impl RunFolder {
         // Looked for by its owner: nobody else can write one now.
         if run.file(RECIPE).exists() {
             return Err(TrainError::RunExists { path: run.path });
+        }
+        if let Some(file) = FILES.iter().map(|name| run.file(name)).find(|file| file.exists()) {
+            return Err(TrainError::Occupied { path: run.path, file });
         }
         run.write(RECIPE, recipe.to_toml())?;
         Ok(run)
@@ -102,7 +120,7 @@ impl RunFolder {
     /// Removes what a killed process left behind; the folder must be owned.
     pub fn tidy(&self) -> Result<()> {
         debug_assert!(self.owned.is_some(), "another process may be writing");
-        remove_leftovers(&self.path).map_err(TrainError::io(&self.path))?;
+        remove_leftovers(&self.path, FILES).map_err(TrainError::io(&self.path))?;
         self.checkpoints().tidy()
     }
 
@@ -136,7 +154,7 @@ impl RunFolder {
 
     /// Its checkpoints.
     pub fn checkpoints(&self) -> Checkpoints {
-        Checkpoints::new(self.file("checkpoints"))
+        Checkpoints::new(&self.path)
     }
 
     /// Whether the run has come to its end.
