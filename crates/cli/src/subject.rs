@@ -1,6 +1,9 @@
 //! What is judged, and by what: runs, checkpoints, data sets as the user names them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
@@ -199,6 +202,15 @@ fn outside_parts(text: &str) -> (String, &str) {
             (last.unwrap_or_else(|| text.to_owned()), text)
         }
     }
+}
+
+/// The names of data sets from outside, and what each means from any working folder.
+pub(crate) fn outside_meanings(texts: &[String]) -> BTreeMap<String, String> {
+    let meaning = |text: &String| {
+        let (name, path) = outside_parts(text);
+        (name, whole_name(path))
+    };
+    texts.iter().map(meaning).collect()
 }
 
 /// What a data set from outside is called.

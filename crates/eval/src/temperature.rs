@@ -34,6 +34,14 @@ const COARSE: usize = 25;
 /// How closely.
 const PRECISION: f64 = 1e-4;
 
+impl TemperatureRecord {
+    /// Whether it is at an end of what is tried, where it says only that no temperature was best.
+    pub fn is_at_end(&self) -> bool {
+        let close = |end: f64| (self.value.ln() - end).abs() < 10.0 * PRECISION;
+        close(RANGE.0) || close(RANGE.1)
+    }
+}
+
 impl Validation {
     /// Adds what the members say of one image.
     pub(crate) fn add(&mut self, logits: &[&[f32]], label: usize) {
@@ -128,5 +136,19 @@ mod tests {
             let temperature = (-2.9 + 5.8 * f64::from(step) / 199.0).exp();
             assert!(best <= validation.nll(temperature) + 1e-7, "{temperature} is better");
         }
+    }
+
+    #[test]
+    fn images_that_are_all_right_have_no_best_temperature() {
+        let record = |validation: &Validation| TemperatureRecord {
+            value: validation.fit(),
+            fitted_on: validation.len(),
+            summary: Summary::default(),
+            reliability: Vec::new(),
+        };
+        let mut right = Validation::default();
+        right.add(&[&[0.1, 0.0]], 0);
+        assert!(record(&right).is_at_end());
+        assert!(!record(&drawn(500, 1, 2.0)).is_at_end());
     }
 }

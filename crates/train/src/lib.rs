@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `recipe/` | what makes a run, as a user writes it |
 //! | `optimiser/`, `schedule.rs`, `average.rs` | how weights move |
-//! | `start.rs` | what a run begins with, or goes on with |
+//! | `start/` | what a run begins with, or goes on with |
 //! | `step.rs`, `shards.rs`, `trainer.rs`, `stop.rs` | one pass, several side by side, and the loop around them |
 //! | `run/` | a run on disk: checkpoints that appear whole or not at all |
 //! | `logs/`, `health.rs` | what is written down on the way |

@@ -242,3 +242,20 @@ fn about(recipe: &Recipe, trained: &Trained, result: &TrainingResult) -> Vec<Vec
         ),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_confusion_of_many_classes_stays_small() {
+        let classes: Vec<String> = (0..21_841).map(|class| format!("class {class}")).collect();
+        let mut test = Evaluation::default();
+        for class in 0..3_000 {
+            test.confusion.insert((class, class), 9);
+        }
+        test.confusion.insert((20_000, 7), 5);
+        let svg = confusion(&test, &classes);
+        assert!(svg.len() < 1_000_000 && svg.contains("class 20000") && svg.contains("class 7"));
+    }
+}

@@ -209,6 +209,12 @@ fn show(evaluation: &Evaluation) -> Result<()> {
     };
     let mut rows = vec![row(&evaluation.label, &evaluation.summary)];
     if let Some(scaled) = &evaluation.temperature {
+        if scaled.is_at_end() {
+            note(format!(
+                "no temperature is best: {} held-out images leave it at {:.3}, the end of what is tried",
+                scaled.fitted_on, scaled.value
+            ));
+        }
         rows.push(row(&format!("at temperature {:.3}", scaled.value), &scaled.summary));
     }
     let members = evaluation.members.iter().enumerate();

@@ -14,7 +14,7 @@ use omma_eval::{
 use crate::{
     interrupt::{Interrupted, on_signals},
     study::{Job, Options, STUDIES, Study, SystemPlan, run_jobs},
-    subject::{outside_name, outside_sets},
+    subject::{outside_meanings, outside_name, outside_sets},
     table::{note, say, table, table_of},
 };
 
@@ -97,7 +97,8 @@ impl StudyCommand {
 
     /// What runs and ensembles depend on.
     fn options(&self, study: &Study) -> Options {
-        Options { seeds: self.seeds(study), settings: self.settings() }
+        let outside = outside_meanings(&self.ood);
+        Options { seeds: self.seeds(study), settings: self.settings(), outside }
     }
 
     fn seeds(&self, study: &Study) -> usize {

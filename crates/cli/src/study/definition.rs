@@ -1,6 +1,7 @@
 //! What a study is.
 
 use std::{
+    collections::BTreeMap,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -47,11 +48,14 @@ pub(crate) struct Study {
 }
 
 /// What a user may set beside the study's files, and everything in its folder depends on.
-#[derive(PartialEq, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) seeds: usize,
     /// On top of all recipes.
     pub(crate) settings: Vec<String>,
+    /// Data sets from outside, by their names.
+    #[serde(default)]
+    pub(crate) outside: BTreeMap<String, String>,
 }
 
 const OPTIONS: &str = "options.toml";
@@ -195,21 +199,31 @@ impl Study {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             text => Some(toml::from_str(&text?).with_context(|| path.display().to_string())?),
         };
-        match known {
-            Some(known) if known != *options => {
-                let both = [&known, options].map(|options: &Options| {
-                    format!("{} seeds and {:?}", options.seeds, options.settings)
-                });
-                bail!(
-                    "{} has a study with {}, now it is {}; choose another folder with --out",
-                    folder.display(),
-                    both[0],
-                    both[1]
-                )
-            }
-            Some(_) => {}
-            None => write(&path, &toml::to_string(options)?)?,
+        let Some(mut known) = known else {
+            write(&path, &toml::to_string(options)?)?;
+            return Ok(owned);
+        };
+        if (known.seeds, &known.settings) != (options.seeds, &options.settings) {
+            let both = [&known, options]
+                .map(|options| format!("{} seeds and {:?}", options.seeds, options.settings));
+            bail!(
+                "{} has a study with {}, now it is {}; choose another folder with --out",
+                folder.display(),
+                both[0],
+                both[1]
+            );
         }
+        // Others may come later; one of the same name would be taken for the one that was looked at.
+        for (name, data) in &options.outside {
+            match known.outside.insert(name.clone(), data.clone()) {
+                Some(old) if old != *data => bail!(
+                    "{}: {name} was {old} and is {data} now; give it another name as NAME=PATH",
+                    folder.display()
+                ),
+                _ => {}
+            }
+        }
+        write(&path, &toml::to_string(&known)?)?;
         Ok(owned)
     }
 
@@ -250,6 +264,23 @@ mod tests {
             assert_eq!(slug("E³ (K=1, M=2)"), "e3-k-1-m-2");
         }
         assert!(Study::find("e4").err().unwrap().to_string().contains("e3"));
+    }
+
+    #[test]
+    fn a_name_means_one_data_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let study = Study::find("e3").unwrap();
+        let settle = |outside: &[(&str, &str)]| {
+            let own = |(name, path): &(&str, &str)| ((*name).to_owned(), (*path).to_owned());
+            let outside = outside.iter().map(own).collect();
+            let options = Options { seeds: 1, settings: Vec::new(), outside };
+            study.settle(folder.path(), &options).map(drop)
+        };
+        settle(&[("x", "/a")]).unwrap();
+        settle(&[("y", "/b")]).unwrap();
+        let message = settle(&[("x", "/c")]).unwrap_err().to_string();
+        assert!(message.contains("x was /a and is /c"), "{message}");
+        settle(&[("x", "/a"), ("y", "/b")]).unwrap();
     }
 
     #[test]

@@ -125,7 +125,29 @@ fn by_rows(columns: &[f32], shape: &[usize]) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
+
     use super::*;
+
+    #[test]
+    fn an_archive_that_would_fill_the_memory_is_refused_unread() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bomb.npz");
+        let mut writer = ZipWriter::new(File::create(&path).unwrap());
+        let packed = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+        writer.start_file("a.npy", packed).unwrap();
+        let head = "{'descr': '<f4', 'fortran_order': False, 'shape': (75497472,), }\n";
+        writer.write_all(b"\x93NUMPY\x01\0").unwrap();
+        writer.write_all(&(head.len() as u16).to_le_bytes()).unwrap();
+        writer.write_all(head.as_bytes()).unwrap();
+        (0..288).for_each(|_| writer.write_all(&[0; 1 << 20]).unwrap());
+        writer.finish().unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() < 1 << 20);
+        let message = NpzFile::open(&path).err().unwrap().to_string();
+        assert!(message.contains("--max-unpacked"), "{message}");
+    }
 
     #[test]
     fn columns_become_rows() {

@@ -49,6 +49,7 @@ impl Recipe {
         if let Some(key) = not_finite(&toml::Value::Table(table), "") {
             return Err(recipe_error(format!("{}: {key} is not a finite number", path.display())));
         }
+        let own = all.len();
         for setting in settings {
             all.push(Setting::parse(setting.as_ref())?);
         }
@@ -66,11 +67,23 @@ impl Recipe {
                 )));
             }
         };
+        // What is wrong in the file is said with its name.
+        let in_file = |error: TrainError| TrainError::RecipeSyntax {
+            path: path.to_owned(),
+            why: error.to_string(),
+        };
         let mut recipe = Self { model, ..Self::default() };
-        for setting in all.iter().filter(|setting| setting.key != "model.preset") {
-            recipe = recipe.with(setting)?;
+        let settings = all.iter().enumerate().filter(|(_, setting)| setting.key != "model.preset");
+        for (place, setting) in settings {
+            let next = recipe.with(setting);
+            recipe = if place < own { next.map_err(in_file)? } else { next? };
         }
-        recipe.check()?;
+        let checked = recipe.check();
+        if own == all.len() {
+            checked.map_err(in_file)?
+        } else {
+            checked?
+        }
         Ok(recipe)
     }
 
@@ -233,7 +246,10 @@ mod tests {
         assert!(message("train.accumulation=3").contains("equal parts"));
         assert!(message("train.shards=3").contains("equal parts"));
         assert!(message("schedule.kind=cosin").contains("cosine"));
-        let error = Recipe::parse::<&str>("[data", "x.toml".as_ref(), &[]).unwrap_err();
-        assert!(error.to_string().starts_with("x.toml: "));
+        for text in ["[data", "sed = 1", "train.batch = -1", "train.ema = 2.0", "name = \"a/b\""] {
+            let text = format!("model.preset = \"vmoe-tiny\"\n{text}");
+            let error = Recipe::parse::<&str>(&text, "x.toml".as_ref(), &[]).unwrap_err();
+            assert!(error.to_string().starts_with("x.toml: "), "{error}");
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! The model that a run starts with: fresh, or from a checkpoint.
+//! What a run begins with, or goes on with.
 
-use std::path::PathBuf;
+mod changes;
+mod initial;
 
 use burn::tensor::Device;
-use omma_base::Seed;
-use omma_model::{Position, VisionTransformer, checkpoint, parameter_values, with_values};
+use omma_model::{VisionTransformer, checkpoint};
+
+use self::{changes::changes, initial::starting_model};
 
 use crate::{
     average::Average,
@@ -125,97 +127,5 @@ impl Begin {
             begin.model = begin.weights.put(begin.model)?;
         }
         Ok(Self { progress: state.progress, from: Some(step), ..begin })
-    }
-}
-
-/// What is not as it was when a checkpoint was written.
-#[derive(Clone)]
-struct Changed {
-    path: PathBuf,
-    what: &'static str,
-    changes: String,
-}
-
-impl From<Changed> for TrainError {
-    fn from(Changed { path, what, changes }: Changed) -> Self {
-        Self::Changed { path, what, changes }
-    }
-}
-
-/// Fails where recipe or images are not those that a checkpoint was trained by. A bit that turned over in a
-/// recipe, or a picture more in a folder, would make another model of the same name.
-fn changes(
-    run: &RunFolder,
-    (recipe, data): (&Recipe, &Splits),
-    state: &State,
-) -> Result<(), Changed> {
-    let path = run.file("recipe.toml");
-    let then = state.recipe.as_ref().map(|text| Recipe::parse::<&str>(text, &path, &[]));
-    // One that this version of the program does not understand cannot be compared.
-    if let Some(Ok(then)) = then {
-        let changes = recipe.differences(&then);
-        let shown = changes.iter().take(3);
-        let shown = shown.map(|(key, now, then)| format!("{key} is {now} and was {then}"));
-        let mut text = shown.collect::<Vec<_>>().join(", ");
-        if changes.len() > 3 {
-            text += &format!(", and {} more", changes.len() - 3);
-        }
-        if !changes.is_empty() {
-            return Err(Changed { path, what: "the recipe has", changes: text });
-        }
-    }
-    match &state.data {
-        Some(then) if *then != data.identity() => Err(Changed {
-            path: PathBuf::from(&recipe.data.name),
-            what: "the images have",
-            changes: format!("{} now; {then} then", data.identity()),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// The model of a recipe. Of a checkpoint, everything is taken that has a place in the recipe's model;
-/// a classifier for other classes starts fresh, learned positions are kept at their own grid and
-/// interpolated, and anything else that does not fit is an error.
-fn starting_model(recipe: &mut Recipe, device: &Device) -> Result<VisionTransformer> {
-    let seed = Seed::new(recipe.seed).named("model");
-    let Some(path) = recipe.init.clone() else { return Ok(recipe.model.init(seed, device)?) };
-    let source = checkpoint::load(&path, &Device::flex())?;
-    let from = source.config();
-    let learned = matches!(from.position, Position::Learned | Position::LearnedPatches);
-    if learned && from.resolution != recipe.model.resolution {
-        let grid = from.position_resolution.unwrap_or(from.resolution);
-        recipe.model.position_resolution = Some(grid);
-    }
-    let model = recipe.model.init(seed, device)?;
-    let known: std::collections::HashMap<String, _> = parameter_values(&source)
-        .into_iter()
-        .map(|value| (value.parameter.name.clone(), value))
-        .collect();
-    let mut wrong = Vec::new();
-    let model = with_values(model, |parameter| {
-        let is_head = parameter.name.starts_with("head.");
-        match known.get(&parameter.name) {
-            Some(value) if value.parameter.shape == parameter.shape => Ok(Some(value.read())),
-            _ if is_head => Ok(None),
-            Some(value) => {
-                let (own, other) = (&parameter.shape, &value.parameter.shape);
-                wrong.push(format!("{} is {other:?} there and {own:?} here", parameter.name));
-                Ok(None)
-            }
-            None => {
-                wrong.push(format!("it has no {}", parameter.name));
-                Ok(None)
-            }
-        }
-    })?;
-    match wrong.is_empty() {
-        true => Ok(model),
-        false => Err(recipe_error(format!(
-            "{} is not the recipe's model: {}{}; change it with `omma upcycle` or `omma adapt` first",
-            path.display(),
-            wrong[..wrong.len().min(3)].join("; "),
-            if wrong.len() > 3 { format!("; and {} more", wrong.len() - 3) } else { String::new() }
-        ))),
     }
 }

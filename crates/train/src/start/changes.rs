@@ -1,0 +1,56 @@
+//! What is not as it was when a checkpoint was written.
+
+use std::path::PathBuf;
+
+use crate::{
+    error::TrainError,
+    recipe::Recipe,
+    run::{RunFolder, State},
+    splits::Splits,
+};
+
+/// What is not as it was when a checkpoint was written.
+#[derive(Clone)]
+pub(super) struct Changed {
+    path: PathBuf,
+    what: &'static str,
+    changes: String,
+}
+
+impl From<Changed> for TrainError {
+    fn from(Changed { path, what, changes }: Changed) -> Self {
+        Self::Changed { path, what, changes }
+    }
+}
+
+/// Fails where recipe or images are not those that a checkpoint was trained by. A bit that turned over in a
+/// recipe, or a picture more in a folder, would make another model of the same name.
+pub(super) fn changes(
+    run: &RunFolder,
+    (recipe, data): (&Recipe, &Splits),
+    state: &State,
+) -> Result<(), Changed> {
+    let path = run.file("recipe.toml");
+    let then = state.recipe.as_ref().map(|text| Recipe::parse::<&str>(text, &path, &[]));
+    // One that this version of the program does not understand cannot be compared.
+    if let Some(Ok(then)) = then {
+        let changes = recipe.differences(&then);
+        let shown = changes.iter().take(3);
+        let shown = shown.map(|(key, now, then)| format!("{key} is {now} and was {then}"));
+        let mut text = shown.collect::<Vec<_>>().join(", ");
+        if changes.len() > 3 {
+            text += &format!(", and {} more", changes.len() - 3);
+        }
+        if !changes.is_empty() {
+            return Err(Changed { path, what: "the recipe has", changes: text });
+        }
+    }
+    match &state.data {
+        Some(then) if *then != data.identity() => Err(Changed {
+            path: PathBuf::from(&recipe.data.name),
+            what: "the images have",
+            changes: format!("{} now; {then} then", data.identity()),
+        }),
+        _ => Ok(()),
+    }
+}
