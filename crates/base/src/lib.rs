@@ -8,10 +8,12 @@
 //! | [`range`] | which values may a setting have? |
 //! | [`nearest`] | what did the user mean? |
 //! | [`text`] | how is a name shown that somebody else chose? |
+//! | [`checksum()`] | are these the bytes that were written? |
 //! | [`Seed`] | where does randomness come from? |
 
 #![forbid(unsafe_code)]
 
+mod checksum;
 pub mod files;
 pub mod limits;
 pub mod memory;
@@ -20,4 +22,4 @@ pub mod range;
 mod seed;
 pub mod text;
 
-pub use self::{limits::Limits, nearest::nearest, seed::Seed};
+pub use self::{checksum::checksum, limits::Limits, nearest::nearest, seed::Seed};

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
+use omma_base::checksum;
 use omma_data::{
     Selection, Shared, Split,
     formats::{self, DataSpec, whole_name},
@@ -67,7 +68,7 @@ impl Candidate {
     pub(crate) fn fingerprint(&self) -> String {
         match &self.recipe {
             Some(recipe) => fingerprint(recipe),
-            None => checksum(&format!("{:?}", self.model.config())),
+            None => checksum(format!("{:?}", self.model.config())),
         }
     }
 
@@ -79,11 +80,7 @@ impl Candidate {
 
 /// Tells a recipe, all but its seed, from others.
 pub(crate) fn fingerprint(recipe: &Recipe) -> String {
-    checksum(&Recipe { seed: 0, ..recipe.clone() }.to_toml())
-}
-
-fn checksum(text: &str) -> String {
-    format!("{:08x}", crc32fast::hash(text.as_bytes()))
+    checksum(Recipe { seed: 0, ..recipe.clone() }.to_toml())
 }
 
 /// The names of a run's classes; fails where they are not as many as its model tells apart.

@@ -15,7 +15,7 @@ use std::{
 };
 
 use burn::tensor::Device;
-use omma_base::{Seed, files::write_atomically};
+use omma_base::{Seed, checksum, files::write_atomically};
 use safetensors::{Dtype, SafeTensorError, View, tensor::serialize_to_file};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -46,10 +46,6 @@ struct Note {
     checksums: BTreeMap<String, String>,
 }
 
-fn checksum_of(text: &str) -> String {
-    format!("{:08x}", crc32fast::hash(text.as_bytes()))
-}
-
 /// What tells a checkpoint's weights from any others: a checksum of everything that the file says of
 /// itself, which has the checksums of all tensors in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +53,7 @@ pub struct Identity(String);
 
 impl Identity {
     fn of(note: &str) -> Self {
-        Self(format!("{}-{}", checksum_of(note), note.len()))
+        Self(format!("{}-{}", checksum(note), note.len()))
     }
 }
 
@@ -90,7 +86,7 @@ pub fn save(model: &VisionTransformer, folder: &Path) -> Result<Identity> {
     };
     let checksums = tensors.iter().map(sum).collect();
     let config = serde_json::value::to_raw_value(model.config()).expect("it can be written");
-    let config_checksum = checksum_of(config.get());
+    let config_checksum = checksum(config.get());
     let note = Note { format: FORMAT, config, config_checksum, checksums };
     let note = serde_json::to_string(&note).expect("a configuration can be written");
     let identity = Identity::of(&note);
@@ -182,7 +178,7 @@ fn read_note(path: &Path, file: &SafetensorsFile) -> Result<Described> {
     if note.format != FORMAT {
         return Err(fault(format!("it has format {}, this program reads {FORMAT}", note.format)));
     }
-    if note.config_checksum != checksum_of(note.config.get()) {
+    if note.config_checksum != checksum(note.config.get()) {
         return Err(fault("its configuration does not have its checksum".to_owned()));
     }
     let config = serde_json::from_str(note.config.get()).map_err(unreadable)?;

@@ -11,7 +11,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use omma_base::files::{open_regular, write_atomically};
+use omma_base::{
+    checksum,
+    files::{open_regular, write_atomically},
+};
 use omma_model::checkpoint::Identity;
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
@@ -122,10 +125,6 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn checksum_of(text: &str) -> String {
-    format!("{:08x}", crc32fast::hash(text.as_bytes()))
-}
-
 impl State {
     /// Writes a state into a checkpoint's folder.
     pub fn save(folder: &Path, saved: Saved) -> Result<()> {
@@ -146,7 +145,7 @@ impl State {
         let (model, recipe, data) = (Some(model), Some(recipe), Some(data));
         let content = Content { progress, model, recipe, data, checksums };
         let content = serde_json::value::to_raw_value(&content).expect("it can be written");
-        let content_checksum = checksum_of(content.get());
+        let content_checksum = checksum(content.get());
         let note = Note { format: FORMAT, content, content_checksum };
         let note = serde_json::to_string(&note).expect("a note can be written");
         let path = folder.join(FILE);
@@ -234,7 +233,7 @@ fn content(note: &str) -> Result<Content, String> {
         FORMAT => {
             let Note { content, content_checksum, .. } =
                 serde_json::from_str(note).map_err(unreadable)?;
-            match content_checksum == checksum_of(content.get()) {
+            match content_checksum == checksum(content.get()) {
                 true => serde_json::from_str(content.get()).map_err(unreadable),
                 false => Err("what it says of itself does not have its checksum".to_owned()),
             }
