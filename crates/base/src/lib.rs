@@ -6,7 +6,7 @@
 //! | [`limits`] | how much may a foreign file make the program hold? |
 //! | [`memory`] | how much memory is there, and how much was used? |
 //! | [`range`] | which values may a setting have? |
-//! | [`nearest`] | what did the user mean? |
+//! | [`nearest()`] | what did the user mean? |
 //! | [`text`] | how is a name shown that somebody else chose? |
 //! | [`checksum()`] | are these the bytes that were written? |
 //! | [`Seed`] | where does randomness come from? |
@@ -17,7 +17,7 @@ mod checksum;
 pub mod files;
 pub mod limits;
 pub mod memory;
-pub mod nearest;
+mod nearest;
 pub mod range;
 mod seed;
 pub mod text;

@@ -49,21 +49,27 @@ impl FolderLock {
         }
         // What the last owner left is of no use; on a full disk the lock holds without a name.
         let _ = file.set_len(0).and_then(|()| file.rewind());
-        let _ = write!(file, "{}", name());
+        let _ = write!(file, "{} {}", std::process::id(), now());
         Ok(Self { _file: file })
     }
 }
 
-fn name() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    format!("process {} (since {since} seconds after 1970)", std::process::id())
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Who owns a folder, from what they have written into its lock: their number, and since when.
 fn owner(file: &File) -> String {
     let mut text = String::new();
-    match file.take(200).read_to_string(&mut text) {
-        Ok(length) if length > 0 => text,
-        _ => "another process".to_owned(),
+    let _ = file.take(100).read_to_string(&mut text);
+    let mut words = text.split_whitespace().map(str::parse::<u64>);
+    let (Some(Ok(process)), Some(Ok(since))) = (words.next(), words.next()) else {
+        return "another process".to_owned();
+    };
+    match now().saturating_sub(since) {
+        seconds @ 0..120 => format!("process {process} (for {seconds} s)"),
+        seconds => format!("process {process} (for {} min)", seconds / 60),
     }
 }
 

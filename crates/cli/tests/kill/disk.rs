@@ -46,9 +46,8 @@ fn a_full_disk_costs_nothing_but_time() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole");
     assert!(start(&whole, STEPS, &[]).status().unwrap().success());
-    let Some(disk) = SmallDisk::mount(&folder.path().join("disk")) else {
-        return no_file_may_grow(&folder.path().join("run"), &whole);
-    };
+    // Where nothing may be mounted, the next test is what is left.
+    let Some(disk) = SmallDisk::mount(&folder.path().join("disk")) else { return };
     let run = disk.0.join("run");
     stopped(&run, STEPS);
     let before = checkpoints(&run);
@@ -72,14 +71,21 @@ fn a_full_disk_costs_nothing_but_time() {
     assert!(model(&run) == model(&whole), "it ends with the same bits");
 }
 
-/// Where nothing can be mounted: files that may not grow beyond a size end the process.
-fn no_file_may_grow(run: &Path, whole: &Path) {
-    stopped(run, STEPS);
-    let before = checkpoints(run);
-    assert!(!limited("ulimit -f 4", run).success());
-    assert!(checkpoints(run) == before, "a full disk is no damage");
-    assert!(resume(run).status().unwrap().success());
-    assert!(model(run) == model(whole), "it ends with the same bits");
+/// As on a full disk, wherever nothing can be mounted: the system ends a process whose files grow too large.
+#[test]
+fn files_that_may_not_grow_cost_nothing_but_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, whole) = (folder.path().join("run"), folder.path().join("whole"));
+    assert!(start(&whole, STEPS, &[]).status().unwrap().success());
+    stopped(&run, STEPS);
+    let before = checkpoints(&run);
+    for blocks in [0, 1, 4, 40] {
+        assert!(!limited(&format!("ulimit -f {blocks}"), &run).success());
+        let now = checkpoints(&run);
+        assert!(before.iter().all(|(path, bytes)| now.get(path) == Some(bytes)), "{blocks}");
+    }
+    assert!(resume(&run).status().unwrap().success());
+    assert!(model(&run) == model(&whole), "it ends with the same bits");
 }
 
 fn limited(limit: &str, run: &Path) -> std::process::ExitStatus {
