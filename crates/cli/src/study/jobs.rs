@@ -44,14 +44,16 @@ impl Job {
         evaluation.is_ok_and(|found| self.outside.iter().all(|name| found.ood.contains_key(name)))
     }
 
-    /// Waits for its process. One that does not end by itself after an interruption, because the signal
-    /// did not reach it, is killed; what it has saved stays.
+    /// Waits for its process. After an interruption it is asked to save and end, and killed if it does not;
+    /// what it has saved stays.
     fn run(&self, threads: usize, stop: &Stop) -> Result<()> {
         if let Some(folder) = self.log.parent() {
             std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         }
         let log = File::create(&self.log).with_context(|| self.log.display().to_string())?;
-        let mut process = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        apart(&mut command);
+        let mut process = command
             .args(&self.arguments)
             .env("RAYON_NUM_THREADS", threads.to_string())
             .envs(crate::limits::environment())
@@ -66,7 +68,10 @@ impl Job {
                 break status;
             }
             if stop.why().is_some() {
-                let since: &mut Instant = stopped.get_or_insert_with(Instant::now);
+                let since: &mut Instant = stopped.get_or_insert_with(|| {
+                    ask_to_end(process.id());
+                    Instant::now()
+                });
                 if since.elapsed() > PATIENCE {
                     process.kill()?;
                 }
@@ -77,6 +82,22 @@ impl Job {
             true => Ok(()),
             false => bail!("{} failed: {}", self.what, last_words(&self.log)),
         }
+    }
+}
+
+/// Keeps signals of the terminal from a process: it is asked to end once, by us, and a second signal would
+/// end it before it has saved.
+fn apart(command: &mut Command) {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    #[cfg(not(unix))]
+    let _ = command;
+}
+
+fn ask_to_end(process: u32) {
+    if cfg!(unix) {
+        // Without the program `kill`, patience runs out.
+        let _ = Command::new("kill").args(["-TERM", &process.to_string()]).status();
     }
 }
 

@@ -1,6 +1,10 @@
 //! SIGTERM at every stage of a run: it stops with an exit code of its own, and goes on to the same end.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use crate::{lines, model, resume, signal, start, steps, wait_for_newer};
 
@@ -49,7 +53,7 @@ fn a_run_can_be_stopped_at_every_stage() {
 fn an_interrupted_run_says_how_to_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let mut child = start(&run, 400, &[]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = start(&run, 400, &[]).stderr(Stdio::piped()).spawn().unwrap();
     assert!(wait_for_newer(&run, None, &mut child));
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
@@ -58,4 +62,30 @@ fn an_interrupted_run_says_how_to_go_on() {
     assert!(text.contains("--resume") && !steps(&run).is_empty(), "{text}");
     assert!(resume(&run).status().unwrap().success());
     assert!(!resume(&run).status().unwrap().success(), "it has ended");
+}
+
+#[test]
+fn a_study_hands_the_signal_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    fs::create_dir(here.join("mine")).unwrap();
+    let settings: Vec<String> = crate::SETTINGS.iter().map(|text| format!("{text:?}")).collect();
+    let study = format!(
+        "name = \"mine\"\nabout = \"x\"\nseeds = 1\nbaseline = \"a\"\n[[systems]]\nlabel = \"a\"\n\
+         recipe = \"vmoe.toml\"\nsettings = [{}, \"train.steps=100000\"]\n",
+        settings.join(", ")
+    );
+    fs::write(here.join("mine/study.toml"), study).unwrap();
+    fs::write(here.join("mine/vmoe.toml"), "model.preset = \"vmoe-tiny\"").unwrap();
+    let mut study = Command::new(assert_cmd::cargo::cargo_bin!("omma"));
+    study.current_dir(here).args(["study", "mine", "--out", "out", "--jobs", "1"]);
+    let mut child = study.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let run = here.join("out/runs/a-0");
+    assert!(wait_for_newer(&run, None, &mut child), "the study trains");
+    signal(&child, "-TERM");
+    let sent = Instant::now();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(sent.elapsed() < Duration::from_secs(15), "the training was killed, not stopped");
+    let log = fs::read_to_string(here.join("out/logs/train-a-0.txt")).unwrap();
+    assert!(log.contains("stopped after step"), "{log}");
 }
