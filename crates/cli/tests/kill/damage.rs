@@ -170,3 +170,19 @@ fn a_changed_recipe_does_not_make_checkpoints_damaged() {
     assert!(before.keys().all(|path| !path.to_string_lossy().contains("damaged")));
     assert_eq!(set_aside(&example.run), 0);
 }
+
+#[test]
+fn the_model_of_a_run_cannot_be_changed() {
+    let example = example();
+    let path = example.run.join("recipe.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("noise = 1.0", "noise = 2.0")).unwrap();
+    let before = files(&example.run);
+    assert!(refusal(&mut resume(&example.run)).contains("model.moe.noise is 2.0 and was 1.0"));
+    let message = refusal(resume(&example.run).arg("--accept-changes"));
+    assert!(message.contains("settings of the model"), "{message}");
+    let after = files(&example.run);
+    assert!(before.iter().all(|(path, bytes)| after.get(path) == Some(bytes)));
+    fs::write(&path, text).unwrap();
+    goes_on(&example, "");
+}

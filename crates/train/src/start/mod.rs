@@ -115,6 +115,14 @@ impl Begin {
         if let Some(changed) = changed.as_ref().err().filter(|_| !how.accept_changes) {
             return Err(changed.clone().into());
         }
+        // The checkpoint's model would be trained, whatever the recipe says of it.
+        if *model.config() != recipe.model {
+            return Err(recipe_error(format!(
+                "the settings of the model in {} have changed, and cannot within a run; put them back, or \
+                 start a new run with --init",
+                run.file("recipe.toml").display()
+            )));
+        }
         let mut begin = Self::with(recipe, model);
         let raw = state.restore(&mut begin.optimiser, begin.average.is_some());
         // What does not fit a changed recipe is not damaged.
