@@ -12,15 +12,18 @@ pub struct Limits {
     pub pixels: u64,
     /// Classes of a data set.
     pub classes: u64,
-    /// Bytes that a packed file may unpack to, where that is more than [`EXPANSION`] times its size.
+    /// Bytes that a packed file may unpack to, where that is more than 20 times its size.
     pub unpacked: u64,
 }
 
-/// Packed images and weights are this many times smaller than unpacked ones at most, if they are real.
-pub const EXPANSION: u64 = 20;
+/// How many times larger than packed ones real files are at most, with room to spare: measured are 2.6 for
+/// KMNIST, 1.1 for CIFAR-100, 1.2 for SVHN (gzip) and 1.7 for the smallest biases of an npz. Zeros reach 1,030.
+const EXPANSION: u64 = 20;
 
 impl Limits {
-    /// 8192 × 8192 pixels, 100,000 classes, 256 MiB.
+    /// 8192 × 8192 pixels, 100,000 classes, 256 MiB. With four channels of 16 bits, such a picture takes
+    /// 512 MiB while it is decoded, so that one per thread of two stays below 2 GB; so do 256 MiB of half
+    /// precision, as f32 and once more transposed.
     pub const DEFAULT: Self = Self { pixels: 1 << 26, classes: 100_000, unpacked: 256 << 20 };
 
     /// Those in force.
@@ -28,19 +31,23 @@ impl Limits {
         *LIMITS.get_or_init(|| Self::DEFAULT)
     }
 
-    /// Puts these in force, once, before anything is read; whether they are.
-    pub fn put(self) -> bool {
-        *LIMITS.get_or_init(|| self) == self
+    /// Puts these in force. Only the first call counts, and only before anything is read.
+    pub fn put(self) {
+        LIMITS.get_or_init(|| self);
+    }
+
+    /// The most bytes that a file of so many may unpack to.
+    pub fn most_unpacked(self, packed: u64) -> u64 {
+        self.unpacked.max(packed.saturating_mul(EXPANSION))
     }
 
     /// Refuses what would unpack to too much.
     pub fn check_unpacking(self, packed: u64, unpacked: u64) -> Result<(), String> {
-        match unpacked > self.unpacked.max(packed.saturating_mul(EXPANSION)) {
-            false => Ok(()),
-            true => Err(format!(
-                "its {packed} bytes would unpack to {unpacked}; more than {} needs --max-unpacked",
-                self.unpacked.max(packed.saturating_mul(EXPANSION))
+        match self.most_unpacked(packed) {
+            most if unpacked > most => Err(format!(
+                "its {packed} bytes would unpack to {unpacked}; more than {most} needs --max-unpacked"
             )),
+            _ => Ok(()),
         }
     }
 
@@ -64,12 +71,6 @@ impl Limits {
                 self.classes
             )),
         }
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self::DEFAULT
     }
 }
 

@@ -56,7 +56,7 @@ pub fn remove_leftovers(folder: &Path, names: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// `.NAME.XXXXXX`, as temporary files are called.
+/// Whether a file is called as temporary ones are: a dot, the name, a dot, and six letters by chance.
 fn is_leftover(file: &str, names: &[&str]) -> bool {
     let parts = file.strip_prefix('.').and_then(|rest| rest.rsplit_once('.'));
     parts.is_some_and(|(name, random)| {

@@ -78,7 +78,7 @@ impl Unpacked {
     pub(super) fn rest(self) -> Result<Rest> {
         let (path, packed) = (self.path.clone(), self.length);
         let limits = Limits::current();
-        let most = limits.unpacked.max(packed.saturating_mul(omma_base::limits::EXPANSION));
+        let most = limits.most_unpacked(packed);
         let rest = self.rest_up_to(most)?;
         match rest.length > most && rest.unpacked {
             false => Ok(rest),

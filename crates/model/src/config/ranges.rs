@@ -1,4 +1,8 @@
 //! The values that the numbers of a configuration may have.
+//!
+//! Lower ends are what a model needs to be one. Upper ends lie far beyond the papers' largest models (width
+//! 1280, hidden 5120 and 32 blocks of H/14, 000 Table 6; 512 experts and hidden 30,720 in 004), where a number
+//! is a slip or an attack.
 
 use omma_base::range::{Range, Ranges};
 

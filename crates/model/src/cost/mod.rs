@@ -93,21 +93,6 @@ impl ModelConfig {
         self.cost_with(resolution, Dispatching::Gather)
     }
 
-    /// Refuses a model whose weights alone do not fit into memory; asking for it would end the process.
-    pub fn check_memory(&self) -> Result<()> {
-        let Some(available) = memory::available() else { return Ok(()) };
-        let parameters = self.cost(self.resolution)?.params_total;
-        let gigabytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-        match parameters.saturating_mul(4) {
-            needed if needed > available => Err(ModelError::Memory {
-                parameters,
-                needed: gigabytes(needed),
-                available: gigabytes(available),
-            }),
-            _ => Ok(()),
-        }
-    }
-
     /// The same with tokens brought to their experts in another way.
     pub fn cost_with(&self, resolution: usize, dispatching: Dispatching) -> Result<Cost> {
         let model = self.init(Seed::new(0), &burn::tensor::Device::flex())?;
@@ -146,6 +131,21 @@ impl ModelConfig {
             training_flops: sum(|layer| layer.training_flops),
             layers,
         })
+    }
+
+    /// Refuses a model whose weights alone do not fit into memory; asking for it would end the process.
+    pub fn check_memory(&self) -> Result<()> {
+        let Some(available) = memory::available() else { return Ok(()) };
+        let parameters = self.cost(self.resolution)?.params_total;
+        let gigabytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        match parameters.saturating_mul(4) {
+            needed if needed > available => Err(ModelError::Memory {
+                parameters,
+                needed: gigabytes(needed),
+                available: gigabytes(available),
+            }),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::{
     error::{ModelError, Result},
     parameters::Parameter,
-    tensors::TensorSource,
+    tensors::{TensorSource, count},
 };
 
 /// What happens to tensors on their way.
@@ -85,16 +85,13 @@ impl Recipe {
 
     /// How many numbers come out, if they can be counted.
     fn count(&self, shapes: &[Vec<usize>], parameter: &Parameter) -> Option<usize> {
-        let numbers = |shape: &Vec<usize>| {
-            shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size))
-        };
         match self.how {
-            How::PlusFirst | How::PlusNext => numbers(shapes.first()?),
+            How::PlusFirst | How::PlusNext => count(shapes.first()?),
             How::Without(n) => {
                 let left_out = n.checked_mul(*parameter.shape.last()?)?;
-                numbers(shapes.first()?)?.checked_sub(left_out)
+                count(shapes.first()?)?.checked_sub(left_out)
             }
-            _ => shapes.iter().try_fold(0usize, |sum, shape| sum.checked_add(numbers(shape)?)),
+            _ => shapes.iter().try_fold(0usize, |sum, shape| sum.checked_add(count(shape)?)),
         }
     }
 

@@ -78,8 +78,13 @@ pub struct TensorInfo {
 impl TensorInfo {
     /// How many numbers it has, if they can be counted.
     pub(crate) fn count(&self) -> Option<usize> {
-        self.shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size))
+        count(&self.shape)
     }
+}
+
+/// How many numbers a shape has, if they can be counted.
+pub(crate) fn count(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size))
 }
 
 /// Named tensors that are read when they are asked for.

@@ -116,6 +116,18 @@ impl<'a> Scan<'a> {
         self.take(count)
     }
 
+    /// Passes over a value that is no text.
+    fn pass(&mut self, bytes: u64) -> Result<(), String> {
+        self.take(bytes)?;
+        self.push(None);
+        Ok(())
+    }
+
+    fn pass_counted(&mut self, bytes: u64) -> Result<(), String> {
+        let count = self.number(bytes)?;
+        self.pass(count)
+    }
+
     fn push(&mut self, text: Option<&'a [u8]>) {
         self.recent.push(text);
         if self.recent.len() > 64 {
@@ -184,18 +196,9 @@ impl<'a> Scan<'a> {
                 let text = self.counted(8)?;
                 self.push(Some(text));
             }
-            b'C' | 0x8a => {
-                self.counted(1)?;
-                self.push(None);
-            }
-            b'B' | 0x8b => {
-                self.counted(4)?;
-                self.push(None);
-            }
-            0x8e | 0x96 => {
-                self.counted(8)?;
-                self.push(None);
-            }
+            b'C' | 0x8a => self.pass_counted(1)?,
+            b'B' | 0x8b => self.pass_counted(4)?,
+            0x8e | 0x96 => self.pass_counted(8)?,
             b'g' => {
                 let line = self.line()?;
                 self.recall(key(line).unwrap_or(u64::MAX));
@@ -221,22 +224,10 @@ impl<'a> Scan<'a> {
                 self.remember(key);
             }
             0x94 => self.remember(self.memo.len() as u64),
-            b'K' => {
-                self.take(1)?;
-                self.push(None);
-            }
-            b'M' => {
-                self.take(2)?;
-                self.push(None);
-            }
-            b'J' => {
-                self.take(4)?;
-                self.push(None);
-            }
-            b'G' => {
-                self.take(8)?;
-                self.push(None);
-            }
+            b'K' => self.pass(1)?,
+            b'M' => self.pass(2)?,
+            b'J' => self.pass(4)?,
+            b'G' => self.pass(8)?,
             0x80 => _ = self.take(1)?,
             0x95 => _ = self.take(8)?,
             // These take from the stack or push something that is no text.
