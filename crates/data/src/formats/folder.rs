@@ -166,6 +166,16 @@ mod tests {
     }
 
     #[test]
+    fn splits_may_be_written_large() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        image(root, "Train/dog/a.png", 1);
+        image(root, "VAL/dog/a.png", 2);
+        assert_eq!(ImageFolder::split(root, Split::Train), Some(root.join("Train")));
+        assert_eq!(ImageFolder::split(root, Split::Test), Some(root.join("VAL")));
+    }
+
+    #[test]
     fn a_folder_without_images_says_what_is_expected() {
         let root = tempfile::tempdir().unwrap();
         let message = ImageFolder::read(root.path()).unwrap_err().to_string();
