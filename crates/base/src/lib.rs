@@ -9,6 +9,7 @@
 //! | [`nearest()`] | what did the user mean? |
 //! | [`text`] | how is a name shown that somebody else chose? |
 //! | [`checksum()`] | are these the bytes that were written? |
+//! | [`Resolution`] | how large is an image? |
 //! | [`Seed`] | where does randomness come from? |
 
 #![forbid(unsafe_code)]
@@ -19,7 +20,10 @@ pub mod limits;
 pub mod memory;
 mod nearest;
 pub mod range;
+mod resolution;
 mod seed;
 pub mod text;
 
-pub use self::{checksum::checksum, limits::Limits, nearest::nearest, seed::Seed};
+pub use self::{
+    checksum::checksum, limits::Limits, nearest::nearest, resolution::Resolution, seed::Seed,
+};
