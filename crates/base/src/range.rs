@@ -58,7 +58,8 @@ impl fmt::Display for Range {
     }
 }
 
-/// The range of every number of a configuration, by its key. The numbers of a list have the list's key.
+/// The range of every number of a configuration, by its key. The numbers of a list have the list's key,
+/// and so do the settings of its items.
 pub type Ranges = [(&'static str, Range)];
 
 /// A number that a setting cannot have.
@@ -121,6 +122,9 @@ pub fn without_range(ranges: &Ranges, tree: &Value) -> Vec<String> {
 }
 
 fn visit(tree: &Value, prefix: &str, see: &mut impl FnMut(&str, &Value)) {
+    if let Some(items) = tree.as_array().filter(|items| items.iter().any(Value::is_object)) {
+        return items.iter().for_each(|item| visit(item, prefix, see));
+    }
     let Some(fields) = tree.as_object() else { return see(prefix, tree) };
     for (key, value) in fields {
         let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
@@ -153,5 +157,6 @@ mod tests {
         assert_eq!(message(json!({"b": {"d": 0}})), "b.d cannot be 0: it is above 0 and at most 1");
         assert_eq!(message(json!({"a": f64::NAN})), "a cannot be infinite: it is from 1 to 3");
         assert_eq!(without_range(RANGES, &json!({"a": 1, "b": {"e": 2}, "f": [1]})), ["b.e", "f"]);
+        assert!(message(json!({"b": [{"c": 0}, {"c": 7}]})).starts_with("b.c cannot be 7"));
     }
 }

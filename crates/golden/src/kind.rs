@@ -39,6 +39,8 @@ pub enum Kind {
     Metrics,
     /// Linear probes on few examples.
     FewShot,
+    /// Images from elsewhere among others.
+    Detection,
     /// Nothing in this workspace answers for it yet.
     NotYet,
 }
@@ -62,8 +64,16 @@ const KINDS: &[(&str, Kind)] = &[
     ("on given gradients", Kind::Optimiser),
     ("few-shot probe", Kind::FewShot),
     ("OOD-detection and segmentation metrics", Kind::Metrics),
-    // Not yet: contrastive towers.
+    ("Detection of images from elsewhere", Kind::Detection),
+    // Not yet: text and contrast.
     ("Two-tower contrastive model", Kind::NotYet),
+    ("One tower for images and text", Kind::NotYet),
+    ("Contrastive softmax loss", Kind::NotYet),
+    ("Text-to-image and image-to-text recall", Kind::NotYet),
+    ("Zero-shot classifier", Kind::NotYet),
+    // Not yet: segmentation, and subsets of soft experts.
+    ("Linear segmentation head", Kind::NotYet),
+    ("Best subset of a Soft MoE's experts", Kind::NotYet),
 ];
 
 impl Kind {
@@ -83,6 +93,7 @@ impl Kind {
             Self::Optimiser,
             Self::Metrics,
             Self::FewShot,
+            Self::Detection,
             Self::NotYet,
         ];
         !others.contains(&self)

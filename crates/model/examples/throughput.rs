@@ -43,8 +43,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         gigabytes(peak),
         peak / size
     );
-    let resolution = model.config().resolution;
-    let shape = [batch, resolution, resolution, model.config().channels];
+    let image = &model.config().image;
+    let resolution = image.resolution;
+    let shape = [batch, resolution.height, resolution.width, image.channels];
     let images = Tensor::<4>::random(shape, Distribution::Uniform(-1.0, 1.0), &Device::flex());
     let mut seconds: Vec<f64> = (0..rounds.max(1) + 1)
         .map(|_| {

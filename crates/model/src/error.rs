@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use omma_base::range::OutOfRange;
+use omma_base::{Resolution, range::OutOfRange};
 use omma_routing::RoutingError;
 use thiserror::Error;
 
@@ -24,8 +24,8 @@ pub enum ModelError {
     Memory { parameters: u64, needed: f64, available: f64 },
     #[error("a width of {width} cannot be cut into {heads} heads")]
     Heads { width: usize, heads: usize },
-    #[error("an image of {resolution} pixels has no patch of {patch} pixels")]
-    Resolution { resolution: usize, patch: usize },
+    #[error("an image of {resolution} pixels has no patch of {patch} × {patch}")]
+    Resolution { resolution: Resolution, patch: usize },
     #[error("{left} and {right} do not go together")]
     Incompatible { left: &'static str, right: &'static str },
     #[error("placement {placement} does not fit {depth} blocks: {why}")]
@@ -38,6 +38,8 @@ pub enum ModelError {
     UnknownPreset { name: String, hint: String },
     #[error("there is no setting \"{key}\"{hint}")]
     UnknownSetting { key: String, hint: String },
+    #[error("{key} is not a setting of {router}")]
+    UnusedSetting { key: String, router: &'static str },
     #[error("{key} cannot be {value}: {why}")]
     BadSetting { key: String, value: String, why: String },
     #[error("\"{text}\" is not a setting: write key=value, as in moe.experts=8")]

@@ -20,7 +20,9 @@
 //! | folder | room for |
 //! |---|---|
 //! | `config/` | what a model is: sizes, placement, presets, `key=value` settings |
-//! | `layers/` | the parts, one file each |
+//! | `inputs/` | what becomes tokens: patches of images |
+//! | `encoder.rs`, `layers/` | what tokens pass: blocks and their parts, one file each |
+//! | `heads/` | what tokens become: a classifier's predictions |
 //! | `systems/` | what goes around a model: deep ensembles, MIMO's inputs, upcycling, adaptation |
 //! | `checkpoint/` | our files: names, checksums, atomic writes |
 //! | `import/` | other people's files: readers, tables of names, their definitions |
@@ -34,7 +36,10 @@ pub mod import;
 pub mod systems;
 
 mod config;
+mod encoder;
 mod error;
+mod heads;
+mod inputs;
 mod layers;
 mod mode;
 mod parameters;
@@ -43,18 +48,21 @@ mod tensors;
 mod vit;
 
 pub use config::{
-    BatchEnsembleConfig, FastWeights, FeedForwardKind, MimoConfig, ModelConfig, MoeConfig,
-    MoeScope, Normalisation, PRESETS, Placement, Pooling, Position, RouterKind, Tiling,
-    apply_settings, apply_value, preset,
+    BatchEnsembleConfig, ClassifierConfig, EncoderConfig, FastWeights, FeedForwardKind, HeadConfig,
+    ImageConfig, MimoConfig, ModelConfig, MoeConfig, Normalisation, PRESETS, Placement, Pooling,
+    Position, Tiling, apply_settings, apply_value, full_name, names_router, preset,
 };
+pub use encoder::{Encoded, Encoder, Stage};
 pub use error::{ModelError, Result};
+pub use heads::{AttentionPooling, Classifier, Head};
+pub use inputs::PatchEmbedding;
 pub use layers::{
-    Attention, AttentionPooling, BatchEnsembleMlp, Block, Dense, Embedding, Experts, ExpertsConfig,
-    FeedForward, LAYER_NORM_EPSILON, Mlp, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput, Norm,
+    Attention, BatchEnsembleMlp, Block, Dense, Experts, ExpertsConfig, FeedForward,
+    LAYER_NORM_EPSILON, Mlp, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput, Norm,
 };
 pub use mode::Mode;
 pub use omma_kernels::Activation;
 pub use parameters::{Parameter, ParameterValues, parameter_values, parameters, with_values};
 pub use predictions::Predictions;
 pub use tensors::{FloatType, TensorInfo, TensorSource, open_tensors};
-pub use vit::{Output, Stage, VisionTransformer};
+pub use vit::{Output, VisionTransformer};

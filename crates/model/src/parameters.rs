@@ -1,8 +1,8 @@
 //! The parameters of a model by name.
 //!
 //! A name is the path of a parameter through the modules, joined with dots; the kind of a block's
-//! feed-forward network is not part of it, because the configuration says that.
-//! `blocks.3.feed_forward.experts.up` is an example.
+//! feed-forward network or of a head is not part of it, because the configuration says that, and neither
+//! are the encoder and the head as such ([`NAMES`]). `blocks.3.feed_forward.experts.up` is an example.
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
@@ -13,6 +13,16 @@ use crate::{
     error::{ModelError, Result},
     vit::VisionTransformer,
 };
+
+/// Beginnings of paths through the modules, and what files call them: a name says what a parameter is,
+/// however modules are put together.
+const NAMES: &[(&str, &str)] = &[
+    ("encoder.", ""),
+    ("head.norm.", "norm."),
+    ("head.pool.", "pool."),
+    ("head.representation.", "representation."),
+    ("head.classifier.", "head."),
+];
 
 /// The way to a parameter through the modules.
 #[derive(Default)]
@@ -30,7 +40,11 @@ impl Path {
 
     fn name(&self) -> String {
         let parts = self.0.iter().filter(|part| !part.is_empty());
-        parts.map(String::as_str).collect::<Vec<_>>().join(".")
+        let path = parts.map(String::as_str).collect::<Vec<_>>().join(".");
+        let found = NAMES.iter().find_map(|(inside, outside)| {
+            path.strip_prefix(inside).map(|rest| format!("{outside}{rest}"))
+        });
+        found.unwrap_or(path)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The papers' tables of costs, with their numbers beside ours.
 
+use omma_base::Resolution;
 use omma_model::{ModelConfig, apply_settings, cost::Dispatching, preset};
 
 fn configured(name: &str, settings: &[String]) -> ModelConfig {
@@ -52,7 +53,9 @@ fn training_flops_are_those_of_paper_000_table_20() {
             }
             // M of a ViT or a V-MoE is a deep ensemble: so many models.
             let models = if *system == "e3" { 1 } else { *members };
-            let cost = configured(&format!("{system}-{family}"), &settings).cost(384).unwrap();
+            let cost = configured(&format!("{system}-{family}"), &settings)
+                .cost(Resolution::square(384))
+                .unwrap();
             let found = cost.training_flops as f64 * models as f64 / 1e9;
             assert_near(&format!("{system}-{family} K={k} M={members}"), found, *printed, 0.015);
         }
@@ -83,7 +86,8 @@ fn ablations_cost_as_in_paper_000_table_22() {
     for (name, settings, printed) in table {
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let config = configured("vmoe-b32", &settings);
-        let cost = config.cost_with(384, Dispatching::Einsum { images: 2 }).unwrap();
+        let cost =
+            config.cost_with(Resolution::square(384), Dispatching::Einsum { images: 2 }).unwrap();
         let found = cost.training_flops as f64 / 1e9;
         assert_near(name, found, *printed, 0.015);
         // Partitioning costs us what V-MoE does; the paper's implementation has 1 % more.
@@ -97,7 +101,7 @@ fn ablations_cost_as_in_paper_000_table_22() {
 fn parameters_are_those_of_paper_000_table_23() {
     for (system, printed) in [("vit", 100.5), ("vmoe", 393.3), ("e3", 393.3)] {
         let config = configured(&format!("{system}-b16"), &["classes=18291".to_owned()]);
-        let cost = config.cost(384).unwrap();
+        let cost = config.cost(Resolution::square(384)).unwrap();
         assert_near(system, cost.params_total as f64 / 1e6, printed, 0.015);
     }
 }
@@ -128,7 +132,7 @@ fn vimoe_costs_as_in_paper_003_table_1() {
                 format!("moe.shared_expert={shared}"),
             ],
         };
-        let cost = configured("vimoe-s14", &settings).cost(224).unwrap();
+        let cost = configured("vimoe-s14", &settings).cost(Resolution::square(224)).unwrap();
         assert_near(&format!("total of {what}"), cost.params_total as f64 / 1e6, *total, 0.015);
         assert_near(&format!("active of {what}"), cost.params_active as f64 / 1e6, *active, 0.015);
         assert_near(&format!("FLOPs of {what}"), cost.forward_macs as f64 / 1e9, *macs, 0.015);
@@ -156,7 +160,7 @@ fn soft_moes_have_the_parameters_of_paper_004() {
         };
         assert_near("total", count(false), total, 0.0025);
         assert_near("experts", count(true), in_experts, 0.0025);
-        assert_eq!(count(false) as u64, config.cost(224).unwrap().params_total);
+        assert_eq!(count(false) as u64, config.cost(Resolution::square(224)).unwrap().params_total);
     }
 }
 
@@ -190,6 +194,20 @@ fn the_mnist_network_of_paper_004_has_its_parameters() {
     assert_eq!(layer.num_params() + head.num_params(), 317_530);
 }
 
+/// Patches of a rectangle are counted along both sides: 6 × 8 of them here, half as many as of a square.
+#[test]
+fn a_rectangle_costs_what_its_patches_cost() {
+    let config =
+        apply_settings(&preset("vit-tiny").unwrap(), &["class_token=false", "pooling=mean"]);
+    let config = config.unwrap();
+    let cost = |height, width| config.cost(Resolution::new(height, width)).unwrap();
+    let (wide, high) = (cost(24, 32), cost(32, 24));
+    assert_eq!((wide.tokens, high.tokens), (48, 48));
+    assert_eq!(wide.forward_macs, high.forward_macs);
+    let embed = |cost: omma_model::cost::Cost| cost.layers[0].forward_macs;
+    assert_eq!(embed(cost(24, 32)) * 4, embed(cost(32, 32)) * 3);
+}
+
 /// Every parameter is in exactly one row.
 #[test]
 fn rows_cover_the_model() {
@@ -207,7 +225,7 @@ fn rows_cover_the_model() {
             let model = config.init(omma_base::Seed::new(0), &burn::tensor::Device::flex());
             let parameters = omma_model::parameters(&model.unwrap());
             let all: usize = parameters.iter().map(|p| p.shape.iter().product::<usize>()).sum();
-            let cost = config.cost(config.resolution).unwrap();
+            let cost = config.cost(config.image.resolution).unwrap();
             assert_eq!(cost.params_total, all as u64, "{system} with {settings:?}");
         }
     }

@@ -56,8 +56,9 @@ fn the_fused_layer_is_the_plan_applied_expert_by_expert() {
     for router in routers {
         let layer = layer(router, false, 0.0);
         let x = tokens(layout.rows());
-        let result =
-            layer.forward(x.clone(), &Context::training(layout, Seed::new(1)), None).unwrap();
+        let result = layer
+            .forward(x.clone(), &Context::training(layout.clone(), Seed::new(1)), None)
+            .unwrap();
         let literal = result.routing.plan.apply(x, |expert, rows| {
             let of = |stack: Tensor<3>| {
                 let [_, rows, columns] = stack.dims();
@@ -79,7 +80,7 @@ fn a_shared_expert_sees_every_token() {
     let layout = Layout::new(2, 5);
     let layer = layer(dropless(4, 1), true, 0.0);
     let x = tokens(layout.rows());
-    let context = Context::inference(layout);
+    let context = Context::inference(layout.clone());
     let with = layer.forward(x.clone(), &context, None).unwrap().output;
     let mut without = layer.clone();
     let shared = without.shared.take().unwrap();
@@ -94,7 +95,7 @@ fn a_soft_layer_runs_the_experts_it_is_told_to() {
     let pruned = Pruning { experts: vec![1], mode: PruneMode::Drop };
     let layer = layer(RouterConfig { pruning: pruned, ..RouterConfig::soft(4, 2) }, false, 0.0);
     let x = tokens(layout.rows());
-    let routing = layer.router.route(x.clone(), &Context::inference(layout)).unwrap();
+    let routing = layer.router.route(x.clone(), &Context::inference(layout.clone())).unwrap();
     let plan = routing.plan.as_soft().unwrap();
     let run = |experts: &[usize]| {
         let run = vec![experts.to_vec(); 2];
@@ -131,11 +132,12 @@ fn dropout_follows_the_seed_and_stops_at_inference() {
     let layer = layer(dropless(4, 2), true, 0.5);
     let x = tokens(layout.rows());
     let train = |seed| {
-        let context = Context::training(layout, Seed::new(seed));
+        let context = Context::training(layout.clone(), Seed::new(seed));
         values(&layer.forward(x.clone(), &context, Some(context.seed)).unwrap().output)
     };
-    let infer =
-        || values(&layer.forward(x.clone(), &Context::inference(layout), None).unwrap().output);
+    let infer = || {
+        values(&layer.forward(x.clone(), &Context::inference(layout.clone()), None).unwrap().output)
+    };
     assert_eq!(train(1), train(1));
     assert_ne!(train(1), train(2));
     assert_eq!(infer(), infer());

@@ -3,10 +3,11 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_base::Seed;
 use omma_model::{
-    BatchEnsembleConfig, FastWeights, MimoConfig, Mode, ModelConfig, MoeConfig, VisionTransformer,
-    apply_settings, parameter_values, preset,
+    BatchEnsembleConfig, FastWeights, Head, MimoConfig, Mode, ModelConfig, MoeConfig,
+    VisionTransformer, apply_settings, parameter_values, preset,
     systems::{DeepEnsemble, Start, Target, Upcycling, adapt, pair, step_zero_difference, upcycle},
 };
+use omma_routing::{Layout, Sequences};
 use rand::RngExt;
 
 const SMALL: &[&str] =
@@ -20,7 +21,8 @@ fn config(settings: &[&str]) -> ModelConfig {
 /// A model whose classifier is not 0, as if it had been trained.
 fn trained(config: &ModelConfig, device: &Device) -> VisionTransformer {
     let mut model = config.init(Seed::new(3), device).unwrap();
-    if let Some(head) = &mut model.head {
+    let Head::Classifier(head) = &mut model.head;
+    if let Some(head) = &mut head.classifier {
         let random = random::<2>(head.weight.lazy_shape().dims(), Seed::new(4), device);
         head.weight = burn::module::Param::from_tensor(random);
     }
@@ -112,7 +114,7 @@ fn an_image_alone_gets_what_it_gets_in_a_batch() {
 
 #[test]
 fn tiling_starts_where_members_begin_to_differ() {
-    let tiling = |settings: &[&str]| config(settings).tiling().unwrap();
+    let tiling = |settings: &[&str]| config(settings).encoder.tiling().unwrap();
     let e3 = tiling(&["moe.k=1", "moe.members=2", "moe.placement=2,3"]).unwrap();
     assert_eq!((e3.block, e3.before_attention, e3.members), (2, true, 2));
     let samples = tiling(&["moe.dropout=0.1", "mc_samples=5", "moe.placement=3"]).unwrap();
@@ -139,6 +141,50 @@ fn other_resolutions_interpolate_positions() {
         let model = trained(&config(&[&format!("position={position}")]), &Device::flex());
         assert_eq!(model.predict(images(2, 32)).unwrap().logits.dims(), [1, 2, 5]);
         assert_eq!(model.predict(images(2, 18)).unwrap().logits.dims(), [1, 2, 5]);
+    }
+}
+
+#[test]
+fn images_need_not_be_square() {
+    for position in ["learned", "learned-patches", "sincos2d", "none"] {
+        let wide = config(&[&format!("position={position}"), "resolution=[8, 24]"]);
+        let model = trained(&wide, &Device::flex());
+        let images = |height, width| random([2, height, width, 3], Seed::new(5), &Device::flex());
+        let own = model.predict(images(8, 24)).unwrap().logits;
+        assert_eq!(own.dims(), [1, 2, 5]);
+        assert_eq!(model.predict(images(24, 8)).unwrap().logits.dims(), [1, 2, 5]);
+        // A picture and its transpose are not the same to a model that knows where patches are.
+        let turned = model.predict(images(8, 24).swap_dims(1, 2)).unwrap().logits;
+        assert!(largest(&own, &turned) > 1e-4, "{position}");
+    }
+}
+
+/// A batch of images beside texts: what attention and dense layers do to an image does not depend on what
+/// lies beside it, and experts are shared.
+#[test]
+fn an_encoder_takes_sequences_of_several_kinds() {
+    let device = Device::flex();
+    for (settings, alike) in [
+        (&["moe=null"][..], true),
+        (&["moe.k=1", "moe.members=2"], true),
+        (&["moe.router=sinkhorn-token-choice"], false),
+    ] {
+        let model = trained(&config(settings), &device);
+        let kind = |count, tokens, modality| Sequences { count, tokens, modality: Some(modality) };
+        let (images, texts) = (kind(3, 17, 0), kind(2, 5, 1));
+        let tokens = random([3 * 17 + 2 * 5, 32], Seed::new(6), &device);
+        let run = |tokens: Tensor<2>, kinds: Vec<Sequences>| {
+            model.encoder.forward(tokens, Layout::of(kinds), &Mode::Inference).unwrap()
+        };
+        let together = run(tokens.clone(), vec![images, texts]);
+        let members = together.layout.members();
+        assert_eq!(together.tokens.dims(), [members * 61, 32]);
+        let alone = [
+            run(tokens.clone().slice([0..51, 0..32]), vec![images]).tokens,
+            run(tokens.slice([51..61, 0..32]), vec![texts]).tokens,
+        ];
+        let difference = largest(&together.tokens, &Tensor::cat(alone.to_vec(), 0));
+        assert_eq!(difference < 1e-5, alike, "{settings:?}: {difference}");
     }
 }
 
@@ -177,7 +223,7 @@ fn dense() -> VisionTransformer {
 
 fn upcycled(settings: &[&str], start: Start, noise: f32) -> (VisionTransformer, VisionTransformer) {
     let dense = dense();
-    let moe = config(settings).moe.unwrap();
+    let moe = config(settings).encoder.moe.unwrap();
     let how = Upcycling { moe, start, noise, seed: Seed::new(5) };
     let model = upcycle(&dense, &how, &Device::flex()).unwrap();
     (dense, model)
@@ -198,7 +244,8 @@ fn an_upcycled_model_says_at_first_what_the_dense_one_says() {
         let before = dense.predict(images.clone()).unwrap().probabilities();
         let after = model.predict(images).unwrap().probabilities();
         assert!(largest(&before, &after) < 1e-5, "{settings:?}: {}", largest(&before, &after));
-        let (difference, scale) = step_zero_difference(&dense, &model, Seed::new(1)).unwrap();
+        let (difference, scale) =
+            step_zero_difference(&dense, &model, Seed::new(1), &Device::flex()).unwrap();
         assert!(difference < 1e-5 && scale > 0.0);
     }
 }
@@ -211,7 +258,8 @@ fn plain_copies_and_noise_differ_and_say_so() {
         (Start::Equal, 0.1, &["moe.k=1"]),
     ] {
         let (dense, model) = upcycled(settings, start, noise);
-        let (difference, _) = step_zero_difference(&dense, &model, Seed::new(1)).unwrap();
+        let (difference, _) =
+            step_zero_difference(&dense, &model, Seed::new(1), &Device::flex()).unwrap();
         assert!(difference > 1e-3, "{start:?} {noise} {settings:?}: {difference}");
     }
 }
@@ -221,7 +269,7 @@ fn what_cannot_be_upcycled_is_an_error() {
     let device = Device::flex();
     let how =
         |moe: MoeConfig| Upcycling { moe, start: Start::Equal, noise: 0.0, seed: Seed::new(0) };
-    let moe = config(&[]).moe.unwrap();
+    let moe = config(&[]).encoder.moe.unwrap();
     let sparse = trained(&config(&[]), &device);
     assert!(upcycle(&sparse, &how(moe.clone()), &device).is_err());
     let wider = MoeConfig { hidden: Some(96), ..moe };
@@ -275,7 +323,7 @@ fn batch_ensemble_members_are_rank_one_changes_of_the_dense_model() {
         let [a, b] = [0, 1].map(|member| logits.clone().narrow(0, member, 1));
         assert!(largest(&a, &b) > 1e-4, "members differ");
         // With fast weights of 1 every member is the dense model.
-        for block in &mut adapted.blocks {
+        for block in &mut adapted.encoder.blocks {
             if let omma_model::FeedForward::BatchEnsemble(mlp) = &mut block.feed_forward {
                 for fast in [&mut mlp.up_in, &mut mlp.up_out, &mut mlp.down_in, &mut mlp.down_out] {
                     *fast = burn::module::Param::from_tensor(Tensor::ones_like(&fast.val()));
@@ -301,8 +349,8 @@ fn mimo_batches_pair_images_and_replicate_some() {
         assert!((low..=high).contains(&same), "{replication}: {same}");
         // Labels follow their images.
         let seen = values(&batch.images.reshape([400, 2]).swap_dims(0, 1));
-        let said: Vec<i32> = batch_labels(&batch.sources, &labels);
-        assert!(seen.iter().zip(said).all(|(image, label)| *image == label as f32));
+        let expected: Vec<i32> = batch_labels(&batch.sources, &labels);
+        assert!(seen.iter().zip(expected).all(|(image, label)| *image == label as f32));
     }
 }
 

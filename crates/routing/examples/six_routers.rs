@@ -14,10 +14,11 @@ const K: usize = 2;
 const WIDTH: usize = 64;
 
 fn main() -> Result<()> {
-    let layout = Layout::new(16, 64);
+    let (images, tokens_per_image) = (16, 64);
+    let layout = Layout::new(images, tokens_per_image);
     let device = Device::flex();
-    let tokens = batch(layout, &device);
-    let slots = Soft::slots_for(layout.tokens, EXPERTS, 1.0)?;
+    let tokens = batch(&layout, &device);
+    let slots = Soft::slots_for(tokens_per_image, EXPERTS, 1.0)?;
     let routers = [
         ("softmax token choice", RouterConfig::softmax_token_choice(EXPERTS, K)),
         ("Sinkhorn token choice", RouterConfig::sinkhorn_token_choice(EXPERTS, K)),
@@ -28,9 +29,8 @@ fn main() -> Result<()> {
     ];
 
     println!(
-        "{} images of {} tokens, {EXPERTS} experts; token choice with k = {K}, expert choice with \
-         capacity factor {K}, soft with {slots} slots per expert\n",
-        layout.images, layout.tokens
+        "{images} images of {tokens_per_image} tokens, {EXPERTS} experts; token choice with k = {K}, expert choice with \
+         capacity factor {K}, soft with {slots} slots per expert\n"
     );
     println!(
         "{:<24}{:<44}{:>6}{:>9}{:>10}{:>15}{:>10}",
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     );
     for (name, config) in routers {
         let router = config.init(WIDTH, Seed::new(7), &device)?;
-        let context = Context::training(layout, Seed::new(1));
+        let context = Context::training(layout.clone(), Seed::new(1));
         let statistics = router.route(tokens.clone(), &context)?.statistics();
         println!("{name:<24}{}", row(&statistics));
     }
@@ -66,7 +66,7 @@ fn row(statistics: &Statistics) -> String {
 
 /// Tokens in clusters of different sizes, as patches of images are: a router that balances nothing
 /// sends most of them to few experts.
-fn batch(layout: Layout, device: &Device) -> Tensor<2> {
+fn batch(layout: &Layout, device: &Device) -> Tensor<2> {
     let mut rng = Seed::new(5).named("tokens").rng();
     let mut normal = |scale: f32| rng.sample::<f32, _>(StandardNormal) * scale;
     let centres: Vec<Vec<f32>> =

@@ -60,11 +60,42 @@ pub struct RouterConfig {
     pub losses: Vec<LossTerm>,
 }
 
+/// A router of `experts` experts that costs as much as `k` experts per token.
+type Constructor = fn(usize, usize) -> RouterConfig;
+
+/// The routers of paper 001 by name. Expert choice takes the capacity factor `k`, which costs what `k`
+/// experts per token do (§3.1); soft routing has one slot per expert until its slots are set.
+pub const ROUTERS: &[(&str, Constructor)] = &[
+    ("softmax-token-choice", RouterConfig::softmax_token_choice),
+    ("sinkhorn-token-choice", RouterConfig::sinkhorn_token_choice),
+    ("softmax-expert-choice", |experts, k| RouterConfig::softmax_expert_choice(experts, k as f64)),
+    ("sinkhorn-expert-choice", |experts, k| {
+        RouterConfig::sinkhorn_expert_choice(experts, k as f64)
+    }),
+    ("sparse-expert-choice", |experts, k| RouterConfig::sparse_expert_choice(experts, k as f64)),
+    ("soft", |experts, _| RouterConfig::soft(experts, 1)),
+];
+
 impl RouterConfig {
+    /// A router by its name in [`ROUTERS`].
+    pub fn named(name: &str, experts: usize, k: usize) -> Result<Self> {
+        let found = ROUTERS.iter().find(|(known, _)| *known == name);
+        found.map(|(_, make)| make(experts, k)).ok_or_else(|| {
+            let names = ROUTERS.iter().map(|(name, _)| *name);
+            let hint = match omma_base::nearest(name, names.clone()) {
+                hint if hint.is_empty() => {
+                    format!("; there are {}", names.collect::<Vec<_>>().join(", "))
+                }
+                hint => hint,
+            };
+            RoutingError::UnknownRouter { name: name.to_owned(), hint }
+        })
+    }
+
     /// Softmax token choice (paper 001 §2.1), V-MoE's router: noise 1, importance and load loss,
-    /// capacity factor 1.05 with batch priority in training, no limit at inference.
+    /// capacity factor 1.5 (paper 000 App. A.3) with batch priority in training, no limit at inference.
     pub fn softmax_token_choice(experts: usize, k: usize) -> Self {
-        let capacity = Some(Capacity::factor(1.05));
+        let capacity = Some(Capacity::factor(1.5));
         Self {
             noise: 1.0,
             losses: LossTerm::vmoe(),
@@ -213,5 +244,49 @@ fn not_negative(name: &'static str, value: f64) -> Result<()> {
         Ok(())
     } else {
         Err(RoutingError::Negative { name, value })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Paper 001 §2.2, §3.1 and Algorithm 1: no auxiliary loss, a rounded capacity, order of arrival.
+    #[test]
+    fn sinkhorn_token_choice_is_that_of_paper_001() {
+        let config = RouterConfig::named("sinkhorn-token-choice", 8, 2).unwrap();
+        let choice = config.token_choice().unwrap();
+        assert_eq!((choice.k, choice.order), (2, Order::Arrival));
+        assert_eq!(choice.capacity.unwrap().rounding, Rounding::Round);
+        assert_eq!((config.losses.len(), config.noise), (0, 0.0));
+    }
+
+    #[test]
+    fn every_name_is_a_router_and_reads_as_it_is_written() {
+        for (name, make) in ROUTERS {
+            let config = make(4, 1);
+            config.check().unwrap_or_else(|error| panic!("{name}: {error}"));
+            let text = serde_json::to_string(&config).unwrap();
+            assert_eq!(serde_json::from_str::<RouterConfig>(&text).unwrap(), config, "{text}");
+        }
+        let message = RouterConfig::named("sinkhorn-token", 4, 1).unwrap_err().to_string();
+        assert!(message.contains("\"sinkhorn-token-choice\""), "{message}");
+    }
+
+    #[test]
+    fn a_setting_that_a_choice_does_not_have_is_an_error() {
+        let read = |text: &str| serde_json::from_str::<RouterConfig>(text);
+        let soft =
+            r#"{"experts": 2, "allocation": {"kind": "soft", "slots": 1, "normalised": false}}"#;
+        assert!(
+            !matches!(read(soft).unwrap().allocation, Allocation::Soft(soft) if soft.normalised)
+        );
+        for wrong in [
+            r#"{"experts": 2, "allocation": {"kind": "soft", "slots": 1, "k": 1}}"#,
+            r#"{"experts": 2, "allocation": {"kind": "token-choice", "k": 1, "slots": 1}}"#,
+            r#"{"experts": 2, "allocation": {"kind": "soft", "slots": 1}, "pool": {"kind": "members", "members": 2, "subsets": 1}}"#,
+        ] {
+            assert!(read(wrong).unwrap_err().to_string().contains("unknown field"), "{wrong}");
+        }
     }
 }

@@ -14,6 +14,18 @@ pub enum RoutingError {
     #[error("a router needs at least one expert")]
     NoExperts,
 
+    /// A choice that is written in a way that is not known.
+    #[error("\"{text}\" is not {what}: write {forms}")]
+    Unreadable { what: &'static str, text: String, forms: &'static str },
+
+    /// No router of this name.
+    #[error("there is no router \"{name}\"{hint}")]
+    UnknownRouter { name: String, hint: String },
+
+    /// Something that is defined for sequences of one kind alone.
+    #[error("{what} needs sequences of one kind, but the batch has {kinds}")]
+    SeveralKinds { what: &'static str, kinds: usize },
+
     /// `K` of token choice is zero.
     #[error("every token must choose at least one expert, but k is 0")]
     NoChoices,

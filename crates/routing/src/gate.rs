@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The values of one gate for the tokens that asked it, in routing order.
+/// The values of one gate for the tokens that called it, in routing order.
 ///
 /// Allocation reads nothing but these tables: a router is its gates' tables plus an algorithm.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,7 +9,7 @@ use crate::error::{Result, RoutingError};
 /// How the experts are shared out between gates. A *gate* is one routing function: its own columns
 /// of the router's weight, and a softmax over its own experts only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Pool {
     /// One gate over all experts.
     #[default]
@@ -42,9 +42,9 @@ pub enum Pool {
     },
 }
 
-/// The tokens that ask a gate.
+/// The tokens that call a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Askers {
+pub enum Callers {
     /// All tokens.
     Everyone,
     /// The copies of one ensemble member.
@@ -56,8 +56,8 @@ pub enum Askers {
 /// One routing function of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
-    /// Who asks it.
-    pub askers: Askers,
+    /// Whose tokens call it.
+    pub callers: Callers,
     /// The expert behind each of the gate's columns, in increasing order.
     pub experts: Vec<usize>,
     /// The gate's columns of the router's weight.
@@ -71,29 +71,29 @@ impl Pool {
             return Err(RoutingError::NoExperts);
         }
         let all = || (0..experts).collect::<Vec<_>>();
-        let subsets: Vec<(Askers, Vec<usize>)> = match self {
-            Self::All => vec![(Askers::Everyone, all())],
+        let subsets: Vec<(Callers, Vec<usize>)> = match self {
+            Self::All => vec![(Callers::Everyone, all())],
             Self::Members { members, overlap } => {
                 let own = own_experts(experts, *members, *overlap)?;
                 let shared = members * own..experts;
                 (0..*members)
                     .map(|m| {
                         let experts = (m * own..(m + 1) * own).chain(shared.clone()).collect();
-                        (Askers::Member(m), experts)
+                        (Callers::Member(m), experts)
                     })
                     .collect()
             }
             Self::Partition { subsets } => {
                 let own = own_experts(experts, *subsets, 0)?;
                 (0..*subsets)
-                    .map(|m| (Askers::Everyone, (m * own..(m + 1) * own).collect()))
+                    .map(|m| (Callers::Everyone, (m * own..(m + 1) * own).collect()))
                     .collect()
             }
             Self::GatePerModality { modalities } => {
                 if *modalities == 0 {
                     return Err(RoutingError::UnevenSubsets { experts, subsets: 0 });
                 }
-                (0..*modalities).map(|m| (Askers::Modality(m), all())).collect()
+                (0..*modalities).map(|m| (Callers::Modality(m), all())).collect()
             }
             Self::ExpertsPerModality { experts: sizes } => {
                 if sizes.contains(&0) || sizes.iter().sum::<usize>() != experts {
@@ -105,7 +105,7 @@ impl Pool {
                     .enumerate()
                     .map(|(m, size)| {
                         next += size;
-                        (Askers::Modality(m), (next - size..next).collect())
+                        (Callers::Modality(m), (next - size..next).collect())
                     })
                     .collect()
             }
@@ -113,15 +113,15 @@ impl Pool {
         let mut next = 0;
         Ok(subsets
             .into_iter()
-            .map(|(askers, experts)| {
+            .map(|(callers, experts)| {
                 let columns = next..next + experts.len();
                 next = columns.end;
-                Gate { askers, experts, columns }
+                Gate { callers, experts, columns }
             })
             .collect())
     }
 
-    /// How many gates one token asks.
+    /// How many gates one token calls.
     pub fn gates_per_token(&self) -> usize {
         match self {
             Self::Partition { subsets } => *subsets,

@@ -18,7 +18,7 @@ fn half_precision_tokens_are_routed_and_come_back_in_half_precision() {
         router.scale = router.scale.map(|scale| scale.map(|scale| scale.cast(DType::BF16)));
         let tokens = Tensor::<2>::random([16, 6], Distribution::Normal(0.0, 1.0), &device);
         let tokens = tokens.cast(DType::BF16);
-        let routing = router.route(tokens.clone(), &Context::inference(layout)).unwrap();
+        let routing = router.route(tokens.clone(), &Context::inference(layout.clone())).unwrap();
         let output = routing.plan.apply(tokens, |_, rows| rows * 2.0);
         assert_eq!(output.dtype(), DType::BF16, "{config:?}");
         if let Some(plan) = routing.plan.as_sparse() {

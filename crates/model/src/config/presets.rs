@@ -1,10 +1,12 @@
 //! Named points in the configuration.
 
-use omma_base::nearest;
+use omma_base::{Resolution, nearest};
 use omma_kernels::Activation;
+use omma_routing::{Loss, LossTerm, Pool, RouterConfig, Scope};
 
 use super::{
-    ModelConfig, MoeConfig, MoeScope, Normalisation, Placement, Pooling, Position, RouterKind,
+    ClassifierConfig, EncoderConfig, HeadConfig, ImageConfig, ModelConfig, MoeConfig,
+    Normalisation, Placement, Pooling,
 };
 use crate::error::{ModelError, Result};
 
@@ -57,41 +59,50 @@ pub fn preset(name: &str) -> Result<ModelConfig> {
     let tiny = size == "tiny";
     let huge = size.starts_with('h');
     let experts = if tiny { 8 } else { 32 };
-    let dropout = if tiny { 0.0 } else { 0.1 };
-    let placement = Placement::Last(if huge { 5 } else { 2 });
-    let vmoe = MoeConfig { placement, experts, dropout, ..MoeConfig::default() };
-    let small = ModelConfig { resolution: dense.resolution.min(224), ..dense.clone() };
+    let vmoe = |k| MoeConfig {
+        placement: Placement::Last(if huge { 5 } else { 2 }),
+        dropout: if tiny { 0.0 } else { 0.1 },
+        ..MoeConfig::new(RouterConfig::softmax_token_choice(experts, k))
+    };
+    let with = |moe: MoeConfig, model: ModelConfig| ModelConfig {
+        encoder: EncoderConfig { moe: Some(moe), ..model.encoder },
+        ..model
+    };
+    let resolution = Resolution::square(dense.image.resolution.shortest().min(224));
+    let image = ImageConfig { resolution, ..dense.image.clone() };
+    let small = ModelConfig { image, ..dense.clone() };
     Ok(match system {
         "vit" => dense,
-        "vmoe" => ModelConfig { moe: Some(vmoe), ..dense },
-        "e3" => ModelConfig { moe: Some(MoeConfig { k: 1, members: 2, ..vmoe }), ..dense },
+        "vmoe" => with(vmoe(2), dense),
+        "e3" => {
+            let moe = vmoe(1);
+            let pool = Pool::Members { members: 2, overlap: 0 };
+            with(MoeConfig { router: RouterConfig { pool, ..moe.router }, ..moe }, dense)
+        }
         "softmoe" => {
             let experts = if tiny { 8 } else { 128 };
-            let slots = small.grid(small.resolution).pow(2).div_ceil(experts);
-            let moe = MoeConfig {
-                placement: Placement::Tail(small.depth / 2),
-                experts,
-                slots,
-                router: RouterKind::Soft,
-                ..MoeConfig::default()
-            };
-            let (class_token, pooling) = (false, Pooling::Mean);
-            ModelConfig { moe: Some(moe), class_token, pooling, ..small }
+            let (rows, columns) = small.image.grid(resolution);
+            let router = RouterConfig::soft(experts, (rows * columns).div_ceil(experts));
+            let placement = Placement::Tail(small.encoder.depth / 2);
+            let model = with(MoeConfig { placement, ..MoeConfig::new(router) }, small);
+            let classes = model.classes();
+            let head = ClassifierConfig { pooling: Pooling::Mean, classes, ..Default::default() };
+            ModelConfig {
+                image: ImageConfig { class_token: false, ..model.image },
+                head: HeadConfig::Classifier(head),
+                ..model
+            }
         }
         "vimoe" => {
-            let moe = MoeConfig {
-                placement: Placement::Tail(2),
-                experts: 8,
-                k: 1,
-                shared_expert: true,
-                scope: MoeScope::Image,
+            let router = RouterConfig {
                 noise: 0.0,
-                importance_loss: 0.0,
-                load_loss: 0.0,
-                balance_loss: 0.01,
-                ..MoeConfig::default()
+                losses: vec![LossTerm::new(Loss::Balance, 0.01)],
+                scope: Scope::Image { decided_by: 0 },
+                ..RouterConfig::softmax_token_choice(8, 1)
             };
-            ModelConfig { moe: Some(moe), classes: if tiny { 10 } else { 0 }, ..small }
+            let placement = Placement::Tail(2);
+            let moe = MoeConfig { placement, shared_expert: true, ..MoeConfig::new(router) };
+            with(moe, small).with_classes(if tiny { 10 } else { 0 })
         }
         _ => return Err(unknown()),
     })
@@ -108,16 +119,17 @@ fn names() -> impl Iterator<Item = String> {
 }
 
 fn tiny() -> ModelConfig {
+    let (width, depth, heads, mlp) = (128, 6, 4, 512);
     ModelConfig {
-        resolution: 32,
-        patch: 4,
-        width: 128,
-        depth: 6,
-        heads: 4,
-        mlp: 512,
-        classes: 10,
+        image: ImageConfig {
+            resolution: Resolution::square(32),
+            patch: 4,
+            ..ImageConfig::default()
+        },
+        encoder: EncoderConfig { width, depth, heads, mlp, ..EncoderConfig::default() },
         ..ModelConfig::default()
     }
+    .with_classes(10)
 }
 
 fn dense(size: &str) -> Option<ModelConfig> {
@@ -125,20 +137,21 @@ fn dense(size: &str) -> Option<ModelConfig> {
     let (letter, patch) = size.split_at(digits);
     let patch = patch.parse().ok().filter(|patch| [8, 14, 16, 32].contains(patch))?;
     let (_, (width, mlp, depth, heads)) = *SIZES.iter().find(|(name, _)| *name == letter)?;
-    let sizes = ModelConfig { patch, width, depth, heads, mlp, ..ModelConfig::default() };
-    Some(match letter {
+    let encoder = EncoderConfig { width, depth, heads, mlp, ..EncoderConfig::default() };
+    let image = ImageConfig { patch, ..ImageConfig::default() };
+    let (image, encoder) = match letter {
         // DINOv2's grid is 37 × 37; at 224 pixels it is interpolated.
-        "dinos" => ModelConfig {
-            resolution: 224,
-            position_resolution: (patch == 14).then_some(518),
-            activation: Activation::GeluErf,
-            layer_scale: Some(1e-5),
-            position: Position::Learned,
-            normalisation: Normalisation::IMAGENET,
-            ..sizes
-        },
-        _ => ModelConfig { resolution: 384, ..sizes },
-    })
+        "dinos" => (
+            ImageConfig {
+                position_resolution: (patch == 14).then_some(Resolution::square(518)),
+                normalisation: Normalisation::IMAGENET,
+                ..image
+            },
+            EncoderConfig { activation: Activation::GeluErf, layer_scale: Some(1e-5), ..encoder },
+        ),
+        _ => (ImageConfig { resolution: Resolution::square(384), ..image }, encoder),
+    };
+    Some(ModelConfig { image, encoder, ..ModelConfig::default() })
 }
 
 #[cfg(test)]

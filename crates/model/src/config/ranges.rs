@@ -15,45 +15,58 @@ const MEMBERS: Range = Range::of(1.0, 1_024.0);
 /// Probabilities of dropping a value: all of them cannot be dropped.
 const RATE: Range = Range::below(0.0, 1.0);
 const WEIGHT: Range = Range::of(0.0, 1_000.0);
+const MODALITIES: Range = Range::of(0.0, 255.0);
 const CAPACITY: Range = Range::above(0.0, 1_000_000.0);
 
 /// Every number of a [`ModelConfig`](super::ModelConfig).
 pub(super) const RANGES: &Ranges = &[
-    ("resolution", SIDE),
-    ("position_resolution", SIDE.optional()),
-    ("channels", Range::of(1.0, 1_024.0)),
-    ("patch", SIDE),
-    ("width", COUNT),
-    ("depth", Range::of(1.0, 1_024.0)),
-    ("heads", COUNT),
-    ("mlp", SIZE),
-    ("dropout", RATE),
-    ("layer_scale", Range::of(-1_000.0, 1_000.0).optional()),
-    ("registers", Range::of(0.0, 65_536.0)),
-    ("representation", SIZE.optional()),
-    ("classes", Range::of(0.0, 10_000_000.0)),
-    ("mc_samples", Range::of(1.0, 10_000.0)),
-    ("normalisation.mean", Range::of(-1_000.0, 1_000.0)),
-    ("normalisation.deviation", Range::above(0.0, 1_000.0)),
-    ("moe.experts", COUNT),
-    ("moe.k", COUNT),
-    ("moe.slots", COUNT),
-    ("moe.members", MEMBERS),
-    ("moe.overlap", Range::of(0.0, 65_536.0)),
-    ("moe.partition", MEMBERS),
-    ("moe.capacity_ratio", CAPACITY),
-    ("moe.inference_capacity_ratio", CAPACITY.optional()),
-    ("moe.capacity_multiple", SIZE),
-    ("moe.order.modality-first", Range::of(0.0, 255.0)),
-    ("moe.images_per_group", Range::of(0.0, 1e9)),
-    ("moe.noise", WEIGHT),
-    ("moe.importance_loss", WEIGHT),
-    ("moe.load_loss", WEIGHT),
-    ("moe.balance_loss", WEIGHT),
-    ("moe.z_loss", WEIGHT),
-    ("moe.hidden", SIZE.optional()),
-    ("moe.dropout", RATE),
-    ("batch_ensemble.members", MEMBERS),
+    ("image.resolution", SIDE),
+    ("image.position_resolution", SIDE.optional()),
+    ("image.channels", Range::of(1.0, 1_024.0)),
+    ("image.patch", SIDE),
+    ("image.registers", Range::of(0.0, 65_536.0)),
+    ("image.normalisation.mean", Range::of(-1_000.0, 1_000.0)),
+    ("image.normalisation.deviation", Range::above(0.0, 1_000.0)),
+    ("encoder.width", COUNT),
+    ("encoder.depth", Range::of(1.0, 1_024.0)),
+    ("encoder.heads", COUNT),
+    ("encoder.mlp", SIZE),
+    ("encoder.dropout", RATE),
+    ("encoder.layer_scale", Range::of(-1_000.0, 1_000.0).optional()),
+    ("encoder.mc_samples", Range::of(1.0, 10_000.0)),
+    ("encoder.batch_ensemble.members", MEMBERS),
+    ("encoder.moe.tiling", MEMBERS),
+    ("encoder.moe.hidden", SIZE.optional()),
+    ("encoder.moe.dropout", RATE),
+    ("encoder.moe.router.experts", COUNT),
+    ("encoder.moe.router.noise", WEIGHT),
+    ("encoder.moe.router.allocation.k", COUNT),
+    ("encoder.moe.router.allocation.slots", COUNT),
+    ("encoder.moe.router.allocation.capacity.factor", CAPACITY),
+    ("encoder.moe.router.allocation.capacity.multiple_of", SIZE),
+    ("encoder.moe.router.allocation.inference_capacity.factor", CAPACITY),
+    ("encoder.moe.router.allocation.inference_capacity.multiple_of", SIZE),
+    ("encoder.moe.router.affinity.regularisation", Range::above(0.0, 1_000_000.0)),
+    ("encoder.moe.router.affinity.tolerance", Range::above(0.0, 1.0)),
+    ("encoder.moe.router.affinity.max_iterations", COUNT),
+    ("encoder.moe.router.affinity.steps", COUNT),
+    ("encoder.moe.router.affinity.learning_rate", Range::above(0.0, 1_000.0)),
+    ("encoder.moe.router.pool.members", MEMBERS),
+    ("encoder.moe.router.pool.overlap", Range::of(0.0, 65_536.0)),
+    ("encoder.moe.router.pool.subsets", MEMBERS),
+    ("encoder.moe.router.pool.modalities", MODALITIES),
+    ("encoder.moe.router.pool.experts", COUNT),
+    ("encoder.moe.router.pruning.experts", Range::of(0.0, 65_536.0)),
+    ("encoder.moe.router.scope.decided_by", Range::of(0.0, 1_048_576.0)),
+    ("encoder.moe.router.losses.weight", WEIGHT),
+    ("encoder.moe.router.losses.modality", MODALITIES.optional()),
+    ("encoder.moe.router.losses.loss.global-entropy.threshold", Range::of(0.0, 1_000.0).optional()),
+    (
+        "encoder.moe.router.losses.loss.global-entropy-of-modalities.threshold",
+        Range::of(0.0, 1_000.0).optional(),
+    ),
+    ("head.representation", SIZE.optional()),
+    ("head.classes", Range::of(0.0, 10_000_000.0)),
     ("mimo.members", MEMBERS),
     ("mimo.input_replication", Range::of(0.0, 1.0)),
     ("mimo.batch_repetition", Range::of(1.0, 1_024.0)),
@@ -61,30 +74,70 @@ pub(super) const RANGES: &Ranges = &[
 
 #[cfg(test)]
 mod tests {
-    use omma_base::range::without_range;
-    use omma_routing::Order;
+    use omma_base::{Resolution, range::without_range};
+    use omma_routing::{
+        Capacity, Loss, LossTerm, Pool, PruneMode, Pruning, ROUTERS, RouterConfig, Scope,
+        TokenChoice,
+    };
 
     use super::*;
-    use crate::config::{BatchEnsembleConfig, MimoConfig, ModelConfig, MoeConfig};
+    use crate::config::{
+        BatchEnsembleConfig, ClassifierConfig, EncoderConfig, HeadConfig, ImageConfig, MimoConfig,
+        ModelConfig, MoeConfig,
+    };
+
+    /// A model with everything that it may do without, and this router.
+    fn full(router: RouterConfig) -> ModelConfig {
+        let moe = MoeConfig { hidden: Some(8), ..MoeConfig::new(router) };
+        let head = ClassifierConfig { representation: Some(8), ..ClassifierConfig::default() };
+        ModelConfig {
+            image: ImageConfig {
+                position_resolution: Some(Resolution::square(8)),
+                ..ImageConfig::default()
+            },
+            encoder: EncoderConfig {
+                layer_scale: Some(0.1),
+                moe: Some(moe),
+                batch_ensemble: Some(BatchEnsembleConfig::default()),
+                ..EncoderConfig::default()
+            },
+            head: HeadConfig::Classifier(head),
+            mimo: Some(MimoConfig::default()),
+        }
+    }
 
     #[test]
     fn no_number_is_without_a_range() {
-        let moe = MoeConfig {
-            inference_capacity_ratio: Some(8.0),
-            hidden: Some(8),
-            order: Order::ModalityFirst(0),
-            ..MoeConfig::default()
+        let mut routers: Vec<RouterConfig> = ROUTERS.iter().map(|(_, make)| make(4, 1)).collect();
+        let limited = TokenChoice {
+            inference_capacity: Some(Capacity::factor(8.0)),
+            ..TokenChoice::dropless(1)
         };
-        let full = ModelConfig {
-            position_resolution: Some(8),
-            layer_scale: Some(0.1),
-            representation: Some(8),
-            moe: Some(moe),
-            batch_ensemble: Some(BatchEnsembleConfig::default()),
-            mimo: Some(MimoConfig::default()),
-            ..ModelConfig::default()
+        let base = RouterConfig {
+            scope: Scope::Image { decided_by: 0 },
+            pruning: Pruning { experts: vec![1], mode: PruneMode::Drop },
+            losses: [None, Some(1.0)]
+                .into_iter()
+                .flat_map(|threshold| {
+                    [
+                        Loss::GlobalEntropy { threshold },
+                        Loss::GlobalEntropyOfModalities { threshold },
+                    ]
+                })
+                .map(|loss| LossTerm::new(loss, 1.0).on_modality(1))
+                .collect(),
+            ..RouterConfig::new(4, omma_routing::Allocation::TokenChoice(limited))
         };
-        let tree = serde_json::to_value(full).unwrap();
-        assert_eq!(without_range(RANGES, &tree), Vec::<String>::new());
+        let pools = [
+            Pool::Members { members: 2, overlap: 0 },
+            Pool::Partition { subsets: 2 },
+            Pool::GatePerModality { modalities: 2 },
+            Pool::ExpertsPerModality { experts: vec![2, 2] },
+        ];
+        routers.extend(pools.map(|pool| RouterConfig { pool, ..base.clone() }));
+        for router in routers {
+            let tree = serde_json::to_value(full(router)).unwrap();
+            assert_eq!(without_range(RANGES, &tree), Vec::<String>::new());
+        }
     }
 }

@@ -1,30 +1,45 @@
 //! `key=value` on top of a configuration, with the nearest key for a wrong one.
 
+use std::collections::BTreeSet;
+
 use omma_base::{nearest, range::check_setting};
+use omma_routing::{Allocation, Capacity, ROUTERS};
 use serde_json::{Map, Value};
 
-use super::{BatchEnsembleConfig, MimoConfig, ModelConfig, MoeConfig, ranges::RANGES};
+use super::{
+    BatchEnsembleConfig, EncoderConfig, ImageConfig, MimoConfig, ModelConfig, MoeConfig,
+    names::{SHORT, full_name, in_short},
+    ranges::RANGES,
+    shorthand::{self, SHORTHANDS},
+};
 use crate::error::{ModelError, Result};
 
-/// Applies settings such as `moe.experts=8` or `classes=10` in order; the last one wins. A setting
-/// below `moe`, `batch_ensemble` or `mimo` makes a model that has none of it have one with defaults,
-/// and `moe=null` takes it away.
+/// Applies settings such as `moe.experts=8` or `classes=10` in order; the last one wins, but a router's
+/// name goes before everything else. A setting below `moe`, `batch_ensemble` or `mimo` makes a model that
+/// has none of it have one with defaults, and `moe=null` takes it away.
 pub fn apply_settings<S: AsRef<str>>(config: &ModelConfig, settings: &[S]) -> Result<ModelConfig> {
-    let mut config = config.clone();
+    let mut parsed = Vec::new();
     for setting in settings {
-        config = apply(&config, setting.as_ref())?;
+        let setting = setting.as_ref();
+        let (key, text) = setting
+            .split_once('=')
+            .ok_or_else(|| ModelError::SettingSyntax { text: setting.to_owned() })?;
+        let (key, text) = (key.trim(), text.trim());
+        let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
+        parsed.push((key, value, text));
+    }
+    parsed.sort_by_key(|(key, value, _)| !names_router(key, value));
+    let mut config = config.clone();
+    for (key, value, text) in parsed {
+        config = apply_value(&config, key, value, text)?;
     }
     config.check()?;
     Ok(config)
 }
 
-fn apply(config: &ModelConfig, setting: &str) -> Result<ModelConfig> {
-    let (key, value) = setting
-        .split_once('=')
-        .ok_or_else(|| ModelError::SettingSyntax { text: setting.to_owned() })?;
-    let (key, value) = (key.trim(), value.trim());
-    let parsed = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-    apply_value(config, key, parsed, value)
+/// Whether a setting names a router, which replaces all of it.
+pub fn names_router(key: &str, value: &Value) -> bool {
+    full_name(key) == "encoder.moe.router" && value.is_string()
 }
 
 /// Gives one setting a value that was read elsewhere; `text` is how its user wrote it. The result is
@@ -35,32 +50,66 @@ pub fn apply_value(
     value: Value,
     text: &str,
 ) -> Result<ModelConfig> {
-    let mut config = config.clone();
-    match key.split_once('.').map(|(section, _)| section) {
-        Some("moe") => _ = config.moe.get_or_insert_with(MoeConfig::default),
-        Some("batch_ensemble") => {
-            _ = config.batch_ensemble.get_or_insert_with(BatchEnsembleConfig::default);
-        }
-        Some("mimo") => _ = config.mimo.get_or_insert_with(MimoConfig::default),
-        _ => {}
-    }
-    let mut tree = serde_json::to_value(&config).expect("a configuration can be written");
-    let place = find(&mut tree, key).ok_or_else(|| unknown(&config, key))?;
-    if !value.is_null() {
-        check_setting(RANGES, key, &value)?;
-    }
-    *place = value;
     let fault = |why: String| ModelError::BadSetting {
         key: key.to_owned(),
         value: text.to_owned(),
         why: why.split(" at line").next().unwrap_or_default().to_owned(),
     };
-    match serde_json::from_value(tree.clone()) {
+    let full = full_name(key);
+    let mut config = config.clone();
+    if let Some(inside) = full.strip_prefix("encoder.moe.") {
+        let moe = config.encoder.moe.get_or_insert_with(MoeConfig::default);
+        if names_router(key, &value) {
+            moe.router = shorthand::renamed(&moe.router, text)?;
+            return Ok(config);
+        }
+        if let Some(changed) = shorthand::apply(moe, inside, &value) {
+            changed.map_err(fault)?;
+            return Ok(config);
+        }
+    }
+    // A whole table of experts as earlier versions wrote it.
+    let value = match (full.as_str(), value) {
+        ("encoder.moe", Value::Object(moe)) => super::earlier::upgraded_moe(moe).map_err(fault)?,
+        (_, value) => value,
+    };
+    let mut tree = serde_json::to_value(&config).expect("a configuration can be written");
+    fill_sections(&mut tree, &full);
+    let place = find(&mut tree, &full).ok_or_else(|| unknown(&config, key))?;
+    if !value.is_null() {
+        check_setting(RANGES, &full, &value).map_err(in_short)?;
+    }
+    *place = value;
+    let read = |tree: Value| serde_json::from_value::<ModelConfig>(tree);
+    match read(tree.clone()) {
         Ok(config) => Ok(config),
         // A list of blocks, or a name that happens to be a number, is a string to its field.
         Err(error) => {
-            *find(&mut tree, key).expect("it was there before") = Value::String(text.to_owned());
-            serde_json::from_value(tree).map_err(|_| fault(error.to_string()))
+            *find(&mut tree, &full).expect("it was there before") = Value::String(text.to_owned());
+            read(tree).map_err(|_| fault(error.to_string()))
+        }
+    }
+}
+
+/// Parts that a configuration may do without appear, with their defaults, on the way to one of their
+/// settings.
+fn fill_sections(tree: &mut Value, key: &str) {
+    fn value(part: impl serde::Serialize) -> Value {
+        serde_json::to_value(part).expect("a configuration can be written")
+    }
+    let allocation = "encoder.moe.router.allocation";
+    let sections = [
+        ("encoder.moe".to_owned(), value(MoeConfig::default())),
+        ("encoder.batch_ensemble".to_owned(), value(BatchEnsembleConfig::default())),
+        ("mimo".to_owned(), value(MimoConfig::default())),
+        (format!("{allocation}.capacity"), value(Capacity::factor(1.0))),
+        (format!("{allocation}.inference_capacity"), value(Capacity::factor(1.0))),
+    ];
+    for (section, default) in sections {
+        if key.strip_prefix(&section).is_some_and(|inside| inside.starts_with('.'))
+            && let Some(place) = find(tree, &section).filter(|place| place.is_null())
+        {
+            *place = default;
         }
     }
 }
@@ -69,36 +118,64 @@ fn find<'a>(tree: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     key.split('.').try_fold(tree, |tree, part| tree.as_object_mut()?.get_mut(part))
 }
 
+/// A setting of another router is known, and not used here; any other is not known at all.
 fn unknown(config: &ModelConfig, key: &str) -> ModelError {
-    let full = ModelConfig {
-        moe: Some(MoeConfig::default()),
-        batch_ensemble: Some(BatchEnsembleConfig::default()),
-        mimo: Some(MimoConfig::default()),
-        ..config.clone()
-    };
-    let tree = serde_json::to_value(full).expect("a configuration can be written");
-    let mut keys = Vec::new();
-    collect(tree.as_object().expect("a configuration has fields"), "", &mut keys);
-    ModelError::UnknownSetting {
-        key: key.to_owned(),
-        hint: nearest(key, keys.iter().map(String::as_str)),
+    let known = known_keys();
+    if known.contains(&full_name(key)) {
+        let router = config.moe().map_or("no router", |moe| match moe.router.allocation {
+            Allocation::TokenChoice(_) => "tokens that choose",
+            Allocation::ExpertChoice(_) => "experts that choose",
+            Allocation::Soft(_) => "soft routing",
+        });
+        return ModelError::UnusedSetting { key: key.to_owned(), router };
     }
+    let shorthands = SHORTHANDS.iter().map(|name| format!("moe.{name}"));
+    let short: Vec<String> =
+        SHORT.iter().map(|(short, _)| short.to_string()).chain(shorthands).collect();
+    let names = short.iter().chain(&known).map(String::as_str);
+    ModelError::UnknownSetting { key: key.to_owned(), hint: nearest(key, names) }
 }
 
-fn collect(tree: &Map<String, Value>, prefix: &str, keys: &mut Vec<String>) {
+/// The full names of the settings of all models, whatever their router.
+fn known_keys() -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    for (_, make) in ROUTERS {
+        let moe = Some(MoeConfig::new(make(2, 1)));
+        let batch_ensemble = Some(BatchEnsembleConfig::default());
+        let full = ModelConfig {
+            image: ImageConfig::default(),
+            encoder: EncoderConfig { moe, batch_ensemble, ..EncoderConfig::default() },
+            mimo: Some(MimoConfig::default()),
+            ..ModelConfig::default()
+        };
+        let mut tree = serde_json::to_value(full).expect("a configuration can be written");
+        fill_sections(&mut tree, "encoder.moe.router.allocation.capacity.factor");
+        fill_sections(&mut tree, "encoder.moe.router.allocation.inference_capacity.factor");
+        collect(tree.as_object().expect("a configuration has fields"), "", &mut keys);
+    }
+    keys.extend(
+        ["members", "overlap", "subsets", "modalities", "experts"]
+            .map(|setting| format!("encoder.moe.router.pool.{setting}")),
+    );
+    keys
+}
+
+fn collect(tree: &Map<String, Value>, prefix: &str, keys: &mut BTreeSet<String>) {
     for (key, value) in tree {
         let path = format!("{prefix}{key}");
         if let Some(inner) = value.as_object() {
             collect(inner, &format!("{path}."), keys);
         }
-        keys.push(path);
+        keys.insert(path);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MoeScope, Placement, preset};
+    use omma_routing::{Affinity, Grouping, Loss, LossTerm, Pool, RouterConfig, Scope};
+
+    use crate::config::{Placement, preset};
 
     #[test]
     fn settings_reach_their_fields_and_the_last_wins() {
@@ -106,27 +183,26 @@ mod tests {
         let settings =
             ["moe.experts=8", "moe.k=1", "moe.experts=16", "classes=10", "moe.placement=tail-2"];
         let config = apply_settings(&base, &settings).unwrap();
-        let moe = config.moe.unwrap();
-        assert_eq!((moe.experts, moe.k, config.classes), (16, 1, 10));
+        let moe = config.moe().unwrap();
+        assert_eq!((moe.router.experts, moe.k(), config.classes()), (16, Some(1), 10));
         assert_eq!(moe.placement, Placement::Tail(2));
         let config = apply_settings(
             &base,
             &["moe.placement=1,3", "moe.scope=image", "moe.shared_expert=true"],
         );
-        let moe = config.unwrap().moe.unwrap();
+        let moe = config.unwrap().encoder.moe.unwrap();
         assert_eq!(moe.placement, Placement::Blocks(vec![1, 3]));
-        assert_eq!((moe.scope, moe.shared_expert), (MoeScope::Image, true));
-        assert_eq!(
-            apply_settings(&base, &["moe.placement=7"]).unwrap().moe.unwrap().placement,
-            Placement::Blocks(vec![7])
-        );
+        assert_eq!((moe.router.scope, moe.shared_expert), (Scope::Image { decided_by: 0 }, true));
+        let one = apply_settings(&base, &["moe.placement=7", "resolution=[64, 96]"]).unwrap();
+        assert_eq!(one.moe().unwrap().placement, Placement::Blocks(vec![7]));
+        assert_eq!(one.image.resolution, omma_base::Resolution::new(64, 96));
     }
 
     #[test]
     fn a_section_appears_with_its_first_setting_and_goes_with_null() {
         let base = preset("vit-s32").unwrap();
         let config = apply_settings(&base, &["moe.experts=4"]).unwrap();
-        assert_eq!(config.moe.as_ref().unwrap().experts, 4);
+        assert_eq!(config.moe().unwrap().router.experts, 4);
         assert_eq!(apply_settings(&config, &["moe=null"]).unwrap(), base);
     }
 
@@ -143,5 +219,74 @@ mod tests {
         assert!(message("moe.k").contains("write key=value"));
         assert!(message("moe.k=99").contains("99"));
         assert!(message("heads=7").contains("7 heads"));
+    }
+
+    fn router(settings: &[&str]) -> RouterConfig {
+        let config = apply_settings(&preset("vmoe-tiny").unwrap(), settings).unwrap();
+        config.encoder.moe.unwrap().router
+    }
+
+    #[test]
+    fn a_routers_name_goes_first_and_is_its_constructor() {
+        for (name, make) in ROUTERS {
+            let named = format!("moe.router={name}");
+            assert_eq!(router(&[&named]), make(8, 2));
+        }
+        let later = router(&["moe.capacity_ratio=2", "moe.router=sinkhorn-expert-choice"]);
+        assert_eq!(later, RouterConfig::sinkhorn_expert_choice(8, 2.0));
+        let message = apply_settings(&preset("vmoe-tiny").unwrap(), &["moe.router=softmax"]);
+        assert!(message.unwrap_err().to_string().contains("softmax-"));
+    }
+
+    #[test]
+    fn every_choice_of_a_router_can_be_set() {
+        let soft =
+            router(&["moe.router=soft", "moe.slots=3", "moe.router.allocation.normalised=false"]);
+        let Allocation::Soft(plain) = soft.allocation else { panic!("{soft:?}") };
+        assert_eq!((plain.slots, plain.normalised), (3, false));
+        let rich = router(&[
+            "moe.order=sum-of-gates",
+            "moe.router.allocation.capacity.rounding=round",
+            "moe.inference_capacity_ratio=8",
+            "moe.router.affinity={\"kind\": \"sinkhorn\", \"tolerance\": 0.001}",
+            "moe.grouping=images-2",
+            "moe.members=2",
+            "moe.overlap=2",
+            "moe.noise=0.5",
+            "moe.z_loss=0.1",
+            "moe.router.pruning.experts=[3]",
+        ]);
+        assert_eq!(rich.pool, Pool::Members { members: 2, overlap: 2 });
+        assert_eq!((rich.grouping, rich.noise), (Grouping::Images(2), 0.5));
+        assert!(matches!(rich.affinity, Affinity::Sinkhorn(solver) if solver.tolerance == 0.001));
+        assert!(rich.losses.contains(&LossTerm::new(Loss::Z, 0.1)));
+        assert_eq!(rich.token_choice().unwrap().inference_capacity, Some(Capacity::factor(8.0)));
+        let gates = router(&[
+            "moe.router.pool={\"kind\": \"gate-per-modality\", \"modalities\": 2}",
+            r#"moe.losses=[{"loss": {"global-entropy": {"threshold": 1.5}}, "weight": 0.04, "modality": 1}]"#,
+        ]);
+        assert_eq!(gates.pool, Pool::GatePerModality { modalities: 2 });
+        let loss = Loss::GlobalEntropy { threshold: Some(1.5) };
+        assert_eq!(gates.losses, [LossTerm::new(loss, 0.04).on_modality(1)]);
+    }
+
+    #[test]
+    fn a_setting_that_the_router_does_not_use_is_an_error() {
+        let base = preset("vmoe-tiny").unwrap();
+        let message = |settings: &[&str]| apply_settings(&base, settings).unwrap_err().to_string();
+        assert_eq!(
+            message(&["moe.router=soft", "moe.k=1"]),
+            "moe.k is not a setting of soft routing"
+        );
+        assert!(
+            message(&["moe.router=softmax-expert-choice", "moe.order=shuffled"])
+                .contains("experts that choose")
+        );
+        assert!(message(&["moe.slots=4"]).contains("tokens that choose"));
+        assert!(message(&["moe.overlap=2"]).contains("not a setting"));
+        assert!(message(&["moe.router=soft", "moe.noise=1"]).contains("soft routing"));
+        assert!(
+            message(&["moe.router=sinkhorn-expert-choice", "moe.load_loss=1"]).contains("loss")
+        );
     }
 }

@@ -16,13 +16,14 @@
 
 mod products;
 
-use omma_base::{Seed, memory};
+use omma_base::{Resolution, Seed, memory};
+use omma_routing::Allocation;
 pub use products::Dispatching;
 use serde::Serialize;
 
 use self::products::Products;
 use crate::{
-    config::{FeedForwardKind, ModelConfig, MoeConfig, RouterKind},
+    config::{EncoderConfig, FeedForwardKind, ModelConfig, MoeConfig},
     error::{ModelError, Result},
     parameters::parameters,
 };
@@ -69,8 +70,8 @@ pub struct LayerCost {
 /// The whole account.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cost {
-    /// Side of the images.
-    pub resolution: usize,
+    /// Height and width of the images.
+    pub resolution: Resolution,
     /// Tokens of one image.
     pub tokens: usize,
     /// Predictions per image.
@@ -89,15 +90,15 @@ pub struct Cost {
 
 impl ModelConfig {
     /// The account of this model on images of `resolution` pixels.
-    pub fn cost(&self, resolution: usize) -> Result<Cost> {
+    pub fn cost(&self, resolution: Resolution) -> Result<Cost> {
         self.cost_with(resolution, Dispatching::Gather)
     }
 
     /// The same with tokens brought to their experts in another way.
-    pub fn cost_with(&self, resolution: usize, dispatching: Dispatching) -> Result<Cost> {
+    pub fn cost_with(&self, resolution: Resolution, dispatching: Dispatching) -> Result<Cost> {
         let model = self.init(Seed::new(0), &burn::tensor::Device::flex())?;
         let parameters = parameters(&model);
-        let share = self.moe.as_ref().map_or((1, 1), active_share);
+        let share = self.moe().map_or((1, 1), active_share);
         let products = Products::new(self, resolution, dispatching)?;
         let layers = products.rows.into_iter().map(|row| {
             let inside = |name: &str| row.parts.iter().any(|part| name.starts_with(part));
@@ -123,7 +124,7 @@ impl ModelConfig {
         let sum = |of: fn(&LayerCost) -> u64| layers.iter().map(of).sum();
         Ok(Cost {
             resolution,
-            tokens: self.tokens(resolution),
+            tokens: self.image.tokens(resolution),
             members: self.members(),
             params_total: sum(|layer| layer.params),
             params_active: sum(|layer| layer.params_active),
@@ -136,7 +137,7 @@ impl ModelConfig {
     /// Refuses a model whose weights alone do not fit into memory; asking for it would end the process.
     pub fn check_memory(&self) -> Result<()> {
         let Some(available) = memory::available() else { return Ok(()) };
-        let parameters = self.cost(self.resolution)?.params_total;
+        let parameters = self.cost(self.image.resolution)?.params_total;
         let gigabytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         match parameters.saturating_mul(4) {
             needed if needed > available => Err(ModelError::Memory {
@@ -151,27 +152,23 @@ impl ModelConfig {
 
 /// The share of the experts' parameters that one image passes, as a fraction.
 fn active_share(moe: &MoeConfig) -> (u64, u64) {
-    let experts = moe.experts as u64;
-    let tokens_choose =
-        matches!(moe.router, RouterKind::SoftmaxTokenChoice | RouterKind::SinkhornTokenChoice);
-    if !tokens_choose {
-        return (experts, experts); // every expert takes something of every image
+    let experts = moe.router.experts as u64;
+    match moe.router.allocation {
+        Allocation::TokenChoice(_) => ((moe.experts_per_token() * moe.members()) as u64, experts),
+        _ => (experts, experts), // every expert takes something of every image
     }
-    ((moe.experts_per_token() * moe.members) as u64, experts)
 }
 
-fn kind_of(kind: FeedForwardKind, config: &ModelConfig) -> String {
+fn kind_of(kind: FeedForwardKind, config: &EncoderConfig) -> String {
     match (kind, &config.moe, &config.batch_ensemble) {
         (FeedForwardKind::Moe, Some(moe), _) => {
-            let router = match moe.router {
-                RouterKind::Soft => format!("{} slots", moe.slots),
-                RouterKind::SoftmaxTokenChoice | RouterKind::SinkhornTokenChoice => {
-                    format!("K = {}", moe.k)
-                }
-                _ => format!("capacity {}", moe.capacity_ratio),
+            let router = match &moe.router.allocation {
+                Allocation::Soft(soft) => format!("{} slots", soft.slots),
+                Allocation::TokenChoice(choice) => format!("K = {}", choice.k),
+                Allocation::ExpertChoice(choice) => format!("capacity {}", choice.capacity.factor),
             };
             let shared = if moe.shared_expert { ", shared" } else { "" };
-            format!("{} experts, {router}{shared}", moe.experts)
+            format!("{} experts, {router}{shared}", moe.router.experts)
         }
         (FeedForwardKind::BatchEnsemble, _, Some(ensemble)) => {
             format!("BatchEnsemble of {}", ensemble.members)

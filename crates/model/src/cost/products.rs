@@ -1,8 +1,13 @@
 //! Products and other work of every part of a model.
 
+use omma_base::Resolution;
+use omma_routing::Allocation;
+
 use super::{ValueWork, kind_of};
 use crate::{
-    config::{FeedForwardKind, ModelConfig, MoeConfig, Pooling, RouterKind},
+    config::{
+        EncoderConfig, FeedForwardKind, HeadConfig, ImageConfig, ModelConfig, MoeConfig, Pooling,
+    },
     error::Result,
 };
 
@@ -73,73 +78,89 @@ pub(super) struct Products {
 impl Products {
     pub(super) fn new(
         config: &ModelConfig,
-        resolution: usize,
+        resolution: Resolution,
         dispatching: Dispatching,
     ) -> Result<Self> {
-        let ModelConfig { width, .. } = *config;
-        let tokens = config.tokens(resolution);
+        let encoder = &config.encoder;
+        let tokens = config.image.tokens(resolution);
         let mut rows = vec![embedding(config, resolution)];
-        let kinds = config.feed_forwards()?;
-        let tiling = config.tiling()?;
-        let last_moe = kinds.iter().rposition(|kind| *kind == FeedForwardKind::Moe);
-        let mut members = 1;
-        for (index, kind) in kinds.iter().enumerate() {
-            let here = tiling.filter(|tiling| tiling.block == index);
-            if let Some(tiling) = here.filter(|tiling| tiling.before_attention) {
-                members = tiling.members;
-            }
-            let name = format!("blocks.{index}");
-            let attention = attention(config, tokens, members);
-            rows.push(row(
-                &format!("{name}.attention"),
-                format!("{} heads", config.heads),
-                &["norm1.", "attention.", "scale1"].map(|part| format!("{name}.{part}")),
-                attention,
-            ));
-            if let Some(tiling) = here.filter(|tiling| !tiling.before_attention) {
-                members = tiling.members;
-            }
-            let layer = Layer { config, tokens, members, dispatching };
-            let apart = config.moe.as_ref().filter(|moe| moe.multi_pred && last_moe == Some(index));
-            rows.push(row(
-                &format!("{name}.feed_forward"),
-                kind_of(*kind, config),
-                &["norm2.", "feed_forward.", "scale2"].map(|part| format!("{name}.{part}")),
-                layer.feed_forward(*kind, apart.is_some()),
-            ));
-            members *= apart.map_or(1, MoeConfig::experts_per_token);
-        }
-        let normed = if config.pooling == Pooling::PatchMean { 1 } else { tokens };
-        let norm = Work::default().values((normed * members * width) as f64, ValueWork::NORM);
+        let members = blocks(encoder, tokens, dispatching, &mut rows)?;
+        let HeadConfig::Classifier(head) = &config.head;
+        let normed = if head.pooling == Pooling::PatchMean { 1 } else { tokens };
+        let values = (normed * members * encoder.width) as f64;
+        let norm = Work::default().values(values, ValueWork::NORM);
         rows.push(row("norm", "layer norm".to_owned(), &["norm.".to_owned()], norm));
-        if config.pooling == Pooling::Map {
-            let pool = Work::default()
-                .product(members * (2 * tokens + 2) * width * width)
-                .product(members * 2 * tokens * width)
-                .product(members * 2 * width * config.mlp)
-                .values((members * config.mlp) as f64, ValueWork::GELU);
-            rows.push(row("pool", "attention pooling".to_owned(), &["pool.".to_owned()], pool));
-        }
-        let mut features = config.feature_width();
-        if let Some(size) = config.representation {
-            let work = Work::default().product(members * features * size);
-            let parts = ["representation.".to_owned()];
-            rows.push(row("representation", "linear, tanh".to_owned(), &parts, work));
-            features = size;
-        }
-        if config.classes > 0 {
-            let outputs = config.classes * config.mimo.as_ref().map_or(1, |mimo| mimo.members);
-            let work = Work::default()
-                .product(members * features * outputs)
-                .values((members * outputs) as f64, ValueWork::SOFTMAX);
-            rows.push(row(
-                "head",
-                format!("{} classes", config.classes),
-                &["head.".to_owned()],
-                work,
-            ));
-        }
+        classifier(config, tokens, members, &mut rows);
         Ok(Self { rows })
+    }
+}
+
+/// The blocks' rows; returns the copies that leave the last one.
+fn blocks(
+    config: &EncoderConfig,
+    tokens: usize,
+    dispatching: Dispatching,
+    rows: &mut Vec<Row>,
+) -> Result<usize> {
+    let kinds = config.feed_forwards()?;
+    let tiling = config.tiling()?;
+    let last_moe = kinds.iter().rposition(|kind| *kind == FeedForwardKind::Moe);
+    let mut members = 1;
+    for (index, kind) in kinds.iter().enumerate() {
+        let here = tiling.filter(|tiling| tiling.block == index);
+        if let Some(tiling) = here.filter(|tiling| tiling.before_attention) {
+            members = tiling.members;
+        }
+        let name = format!("blocks.{index}");
+        let attention = attention(config, tokens, members);
+        rows.push(row(
+            &format!("{name}.attention"),
+            format!("{} heads", config.heads),
+            &["norm1.", "attention.", "scale1"].map(|part| format!("{name}.{part}")),
+            attention,
+        ));
+        if let Some(tiling) = here.filter(|tiling| !tiling.before_attention) {
+            members = tiling.members;
+        }
+        let layer = Layer { config, tokens, members, dispatching };
+        let apart = config.moe.as_ref().filter(|moe| moe.multi_pred && last_moe == Some(index));
+        rows.push(row(
+            &format!("{name}.feed_forward"),
+            kind_of(*kind, config),
+            &["norm2.", "feed_forward.", "scale2"].map(|part| format!("{name}.{part}")),
+            layer.feed_forward(*kind, apart.is_some()),
+        ));
+        members *= apart.map_or(1, MoeConfig::experts_per_token);
+    }
+    Ok(members)
+}
+
+/// What becomes of `members` copies of an image's tokens.
+fn classifier(config: &ModelConfig, tokens: usize, members: usize, rows: &mut Vec<Row>) {
+    let HeadConfig::Classifier(head) = &config.head;
+    let EncoderConfig { width, mlp, .. } = config.encoder;
+    if head.pooling == Pooling::Map {
+        let pool = Work::default()
+            .product(members * (2 * tokens + 2) * width * width)
+            .product(members * 2 * tokens * width)
+            .product(members * 2 * width * mlp)
+            .values((members * mlp) as f64, ValueWork::GELU);
+        rows.push(row("pool", "attention pooling".to_owned(), &["pool.".to_owned()], pool));
+    }
+    let mut features = config.feature_width();
+    if let Some(size) = head.representation {
+        let work = Work::default().product(members * features * size);
+        let parts = ["representation.".to_owned()];
+        rows.push(row("representation", "linear, tanh".to_owned(), &parts, work));
+        features = size;
+    }
+    if head.classes > 0 {
+        let outputs = head.classes * config.images_per_input();
+        let work = Work::default()
+            .product(members * features * outputs)
+            .values((members * outputs) as f64, ValueWork::SOFTMAX);
+        let kind = format!("{} classes", head.classes);
+        rows.push(row("head", kind, &["head.".to_owned()], work));
     }
 }
 
@@ -148,11 +169,12 @@ fn row(name: &str, kind: String, parts: &[String], work: Work) -> Row {
     Row { name: name.to_owned(), kind, parts: parts.to_vec(), forward, training }
 }
 
-fn embedding(config: &ModelConfig, resolution: usize) -> Row {
-    let ModelConfig { patch, width, channels, .. } = *config;
-    let inputs = config.mimo.as_ref().map_or(1, |mimo| mimo.members);
-    let patches = config.grid(resolution).pow(2);
-    let macs = patches * patch * patch * channels * inputs * width;
+fn embedding(config: &ModelConfig, resolution: Resolution) -> Row {
+    let ImageConfig { patch, channels, .. } = config.image;
+    let width = config.encoder.width;
+    let (rows, columns) = config.image.grid(resolution);
+    let patches = rows * columns;
+    let macs = patches * patch * patch * channels * config.images_per_input() * width;
     let values = (patches * width) as u64 * (ValueWork::BIAS + ValueWork::RESIDUAL);
     Row {
         name: "embed".to_owned(),
@@ -163,8 +185,8 @@ fn embedding(config: &ModelConfig, resolution: usize) -> Row {
     }
 }
 
-fn attention(config: &ModelConfig, tokens: usize, members: usize) -> Work {
-    let ModelConfig { width, heads, .. } = *config;
+fn attention(config: &EncoderConfig, tokens: usize, members: usize) -> Work {
+    let EncoderConfig { width, heads, .. } = *config;
     let rows = tokens * members;
     Work::default()
         .product(4 * rows * width * width)
@@ -174,7 +196,7 @@ fn attention(config: &ModelConfig, tokens: usize, members: usize) -> Work {
 }
 
 struct Layer<'a> {
-    config: &'a ModelConfig,
+    config: &'a EncoderConfig,
     tokens: usize,
     members: usize,
     dispatching: Dispatching,
@@ -182,7 +204,7 @@ struct Layer<'a> {
 
 impl Layer<'_> {
     fn feed_forward(&self, kind: FeedForwardKind, apart: bool) -> Work {
-        let ModelConfig { width, mlp, dropout, .. } = *self.config;
+        let EncoderConfig { width, mlp, dropout, .. } = *self.config;
         let rows = self.tokens * self.members;
         let work =
             Work::default().values((rows * width) as f64, ValueWork::NORM + ValueWork::RESIDUAL);
@@ -217,30 +239,26 @@ impl Layer<'_> {
             true => self.mlp(work, rows, rows as f64, hidden, moe.dropout),
             false => work,
         };
-        if moe.router == RouterKind::Soft {
-            let slots = moe.experts * moe.slots * self.members;
+        if let Some(slots) = moe.slots() {
+            let slots = moe.router.experts * slots * self.members;
             return self
                 .mlp(work, slots, slots as f64, hidden, moe.dropout)
                 .product(3 * self.tokens * slots * width)
                 .values((self.tokens * slots) as f64, 2 * ValueWork::SOFTMAX);
         }
-        let tokens_choose =
-            matches!(moe.router, RouterKind::SoftmaxTokenChoice | RouterKind::SinkhornTokenChoice);
-        let (served, capacity) = match tokens_choose {
-            true => {
+        let factor = moe.capacity_factor().unwrap_or(1.0);
+        let (served, capacity) = match moe.router.allocation {
+            Allocation::TokenChoice(_) => {
                 let chosen = rows * moe.experts_per_token();
-                (chosen, chosen as f64 * moe.capacity_ratio)
+                (chosen, chosen as f64 * factor)
             }
             // Experts take as much at inference.
-            false => {
-                let taken = rows as f64 * moe.capacity_ratio;
+            _ => {
+                let taken = rows as f64 * factor;
                 (taken as usize, taken)
             }
         };
-        let columns = match moe.members > 1 && moe.own_experts {
-            true => (moe.experts - moe.overlap) / moe.members + moe.overlap,
-            false => moe.experts,
-        };
+        let columns = moe.experts_per_gate();
         let work = self
             .mlp(work, served, capacity, hidden, moe.dropout)
             .product(rows * width * columns)

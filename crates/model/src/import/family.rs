@@ -2,15 +2,14 @@
 
 use std::fmt;
 
-use omma_base::files::read_regular;
+use omma_base::{Resolution, files::read_regular};
 
 use super::{
-    flax, huggingface,
-    recipe::{How, Recipe},
-    timm,
+    flax, huggingface, timm,
+    transform::{How, Transform},
 };
 use crate::{
-    config::ModelConfig,
+    config::{ImageConfig, ModelConfig},
     error::{ModelError, Result},
     tensors::TensorSource,
 };
@@ -85,9 +84,14 @@ impl Family {
         })
     }
 
-    /// What the shapes of the tensors say about the model.
-    pub fn config(self, source: &dyn TensorSource) -> Result<ModelConfig> {
-        let shapes = Shapes { source, prefix: self.prefix(source) };
+    /// What the shapes of the tensors say about the model. They say how many positions there are, not
+    /// whether these form a square: where `resolution` has as many patches, it is that of the images.
+    pub fn config(
+        self,
+        source: &dyn TensorSource,
+        resolution: Option<Resolution>,
+    ) -> Result<ModelConfig> {
+        let shapes = Shapes { source, prefix: self.prefix(source), resolution };
         match self {
             Self::Timm | Self::Dinov2 => timm::config(self, &shapes),
             Self::HfVit | Self::HfDinov2 => huggingface::config(self, &shapes),
@@ -106,7 +110,12 @@ impl Family {
     }
 
     /// Where one of our parameters comes from.
-    pub(super) fn recipe(self, parameter: &str, source: &dyn TensorSource) -> Result<Recipe> {
+    pub(super) fn transform(
+        self,
+        parameter: &str,
+        image: &ImageConfig,
+        source: &dyn TensorSource,
+    ) -> Result<Transform> {
         let prefix = self.prefix(source);
         let mut parts = parameter.split('.');
         let (pattern, block) = match (parts.next(), parts.next()) {
@@ -116,8 +125,8 @@ impl Family {
             _ => (parameter.to_owned(), ""),
         };
         // Of several rules for a parameter, the one whose tensors are there.
-        let recipes = self.rules().iter().filter(|(ours, ..)| *ours == pattern);
-        let recipes = recipes.map(|(_, how, theirs)| {
+        let transforms = self.rules().iter().filter(|(ours, ..)| *ours == pattern);
+        let transforms = transforms.map(|(_, how, theirs)| {
             let name = |theirs: &&str| {
                 let name = match theirs.strip_prefix(OUTSIDE) {
                     Some(name) => name.to_owned(),
@@ -125,19 +134,19 @@ impl Family {
                 };
                 self.spelled(name, source)
             };
-            Recipe { how: *how, tensors: theirs.iter().map(name).collect() }
+            Transform { how: *how, tensors: theirs.iter().map(name).collect() }
         });
-        let recipes: Vec<Recipe> = recipes.collect();
-        let there = |recipe: &&Recipe| {
-            recipe.tensors.iter().all(|name| source.tensors().contains_key(name))
+        let transforms: Vec<Transform> = transforms.collect();
+        let there = |transform: &&Transform| {
+            transform.tensors.iter().all(|name| source.tensors().contains_key(name))
         };
-        let found = recipes.iter().find(there).or(recipes.first()).cloned();
+        let found = transforms.iter().find(there).or(transforms.first()).cloned();
         let found = found.ok_or_else(|| ModelError::Import {
             path: source.path().into(),
             why: format!("{self} has nothing for the model's parameter {parameter}"),
         })?;
         Ok(match self {
-            Self::Timm => timm::with_positions(parameter, found, source),
+            Self::Timm => timm::with_positions(parameter, found, image, source),
             _ => found,
         })
     }
@@ -194,6 +203,8 @@ pub(super) fn first(shape: &[usize]) -> usize {
 pub(super) struct Shapes<'a> {
     source: &'a dyn TensorSource,
     prefix: String,
+    /// That of the images, as far as it was told.
+    resolution: Option<Resolution>,
 }
 
 impl Shapes<'_> {
@@ -227,16 +238,41 @@ impl Shapes<'_> {
         (0..).find(|i: &usize| !self.has(&pattern.replace("{}", &i.to_string()))).unwrap_or(0)
     }
 
-    /// The side of the square grid of `positions`.
-    pub(super) fn side(&self, positions: usize) -> Result<usize> {
-        let side = positions.isqrt();
-        match side * side == positions {
-            true => Ok(side),
-            false => Err(ModelError::Import {
-                path: self.source.path().into(),
-                why: format!("{positions} positions are not those of a square grid"),
-            }),
-        }
+    /// The images whose patches have so many positions, once the positions of some other tokens are
+    /// taken off: of the numbers in `others`, the first that leaves a grid. That is the told one, or else
+    /// a square.
+    pub(super) fn grid(
+        &self,
+        positions: usize,
+        others: &[usize],
+        patch: usize,
+    ) -> Result<(usize, Resolution)> {
+        let left = |other: &usize| Some((*other, positions.checked_sub(*other)?));
+        let told = |(other, patches): (usize, usize)| {
+            let resolution = self.resolution.filter(|_| patch > 0)?;
+            let (rows, columns) = resolution.patches(patch);
+            (rows.checked_mul(columns) == Some(patches)).then_some((other, resolution))
+        };
+        let square = |(other, patches): (usize, usize)| {
+            let side = patches.isqrt();
+            let resolution = Resolution::square(side.saturating_mul(patch));
+            (side * side == patches).then_some((other, resolution))
+        };
+        let lefts = || others.iter().filter_map(left);
+        lefts().find_map(told).or_else(|| lefts().find_map(square)).ok_or_else(|| {
+            self.fault(match self.resolution {
+                Some(resolution) => format!(
+                    "{positions} positions are those neither of a square nor of an image of \
+                     {resolution} pixels in patches of {patch}"
+                ),
+                None => format!(
+                    "{positions} positions are not those of a square grid; say how large its images \
+                     were, as in --set resolution=[{}, {}]",
+                    3 * patch,
+                    4 * patch
+                ),
+            })
+        })
     }
 
     /// An error about this checkpoint.

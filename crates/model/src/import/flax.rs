@@ -1,14 +1,18 @@
 //! Google's ViTs and vmoe, in the names of Flax. big_vision names a block's parts with other numbers.
 
+use omma_base::Resolution;
 use omma_kernels::Activation;
-use omma_routing::Order;
+use omma_routing::{Pool, RouterConfig};
 
 use super::{
     family::{Family, Rule, Shapes, first},
-    recipe::How,
+    transform::How,
 };
 use crate::{
-    config::{ModelConfig, MoeConfig, Normalisation, Placement, Pooling, Position, RouterKind},
+    config::{
+        ClassifierConfig, EncoderConfig, HeadConfig, ImageConfig, ModelConfig, MoeConfig,
+        Normalisation, Placement, Pooling, Position,
+    },
     error::Result,
 };
 
@@ -274,17 +278,17 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
         .or(shapes.find("pos_embedding"));
     let (resolution, position) = match positions {
         Some([_, positions, _]) => {
-            let covered = usize::from(class_token && shapes.side(*positions).is_err());
-            let side = shapes.side(positions.saturating_sub(covered))?;
+            let others: &[usize] = if class_token { &[0, 1] } else { &[0] };
+            let (covered, resolution) = shapes.grid(*positions, others, patch)?;
             let kind = if covered == 1 || !class_token {
                 Position::Learned
             } else {
                 Position::LearnedPatches
             };
-            (side.saturating_mul(patch), kind)
+            (resolution, kind)
         }
         // Nothing in the file says how large its images were.
-        _ => (224, Position::Sincos2d),
+        _ => (Resolution::square(224), Position::Sincos2d),
     };
     let pooling = match () {
         _ if shapes.has(map) => Pooling::Map,
@@ -293,25 +297,33 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     };
     let hidden = moe.as_ref().and_then(|moe| moe.hidden);
     Ok(ModelConfig {
-        resolution,
-        channels,
-        patch,
-        width,
-        depth,
-        heads,
-        mlp: dense
-            .or(hidden)
-            .ok_or_else(|| shapes.fault("no block has a feed-forward network".to_owned()))?,
-        activation: Activation::GeluTanh,
-        qk_norm: shapes.has(&of_block(0, &format!("{attention}/query_ln/scale"))),
-        class_token,
-        position,
-        pooling,
-        representation: shapes.find("pre_logits/bias").map(first),
-        classes: shapes.find("head/bias").map_or(0, first),
-        moe,
-        normalisation: Normalisation::SYMMETRIC,
-        ..ModelConfig::default()
+        image: ImageConfig {
+            resolution,
+            channels,
+            patch,
+            class_token,
+            position,
+            normalisation: Normalisation::SYMMETRIC,
+            ..ImageConfig::default()
+        },
+        encoder: EncoderConfig {
+            width,
+            depth,
+            heads,
+            mlp: dense
+                .or(hidden)
+                .ok_or_else(|| shapes.fault("no block has a feed-forward network"))?,
+            activation: Activation::GeluTanh,
+            qk_norm: shapes.has(&of_block(0, &format!("{attention}/query_ln/scale"))),
+            moe,
+            ..EncoderConfig::default()
+        },
+        head: HeadConfig::Classifier(ClassifierConfig {
+            pooling,
+            representation: shapes.find("pre_logits/bias").map(first),
+            classes: shapes.find("head/bias").map_or(0, first),
+        }),
+        mimo: None,
     })
 }
 
@@ -326,20 +338,18 @@ fn moe(
     let blocks: Vec<usize> = (0..depth).filter(|index| experts(*index).is_some()).collect();
     let Some(&first) = blocks.first() else { return Ok(None) };
     let [experts, _, hidden] = shapes.get::<3>(&of_block(first, "Moe/Mlp/Dense_0/kernel"))?;
-    let base = MoeConfig {
-        placement: Placement::Blocks(blocks),
-        experts,
-        hidden: Some(hidden),
-        order: Order::MaxGate,
-        ..MoeConfig::default()
-    };
-    if let Some(mu) = shapes.find(&of_block(first, "Moe/Router/mu")) {
-        let slots = mu.last().copied().unwrap_or(1);
-        return Ok(Some(MoeConfig { router: RouterKind::Soft, slots, ..base }));
-    }
     let gate = shapes.find(&of_block(first, "Moe/Router/dense/kernel"));
-    Ok(Some(match gate {
-        Some([_, members, _]) => MoeConfig { members: *members, k: 1, ..base },
-        _ => MoeConfig { k: 2.min(experts), ..base },
+    let router = match (shapes.find(&of_block(first, "Moe/Router/mu")), gate) {
+        (Some(mu), _) => RouterConfig::soft(experts, mu.last().copied().unwrap_or(1)),
+        (None, Some([_, members, _])) => RouterConfig {
+            pool: Pool::Members { members: *members, overlap: 0 },
+            ..RouterConfig::softmax_token_choice(experts, 1)
+        },
+        _ => RouterConfig::softmax_token_choice(experts, 2.min(experts)),
+    };
+    Ok(Some(MoeConfig {
+        placement: Placement::Blocks(blocks),
+        hidden: Some(hidden),
+        ..MoeConfig::new(router)
     }))
 }

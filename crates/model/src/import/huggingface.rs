@@ -4,10 +4,13 @@ use omma_kernels::Activation;
 
 use super::{
     family::{Family, Rule, Shapes, first},
-    recipe::How,
+    transform::How,
 };
 use crate::{
-    config::{ModelConfig, Normalisation, Pooling, Position},
+    config::{
+        ClassifierConfig, EncoderConfig, HeadConfig, ImageConfig, ModelConfig, Normalisation,
+        Pooling, Position,
+    },
     error::Result,
 };
 
@@ -104,7 +107,7 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let projection = "embeddings.patch_embeddings.projection.weight";
     let [width, channels, patch, _] = shapes.get::<4>(projection)?;
     let [_, positions, _] = shapes.get::<3>("embeddings.position_embeddings")?;
-    let side = shapes.side(positions.saturating_sub(1))?;
+    let (_, resolution) = shapes.grid(positions, &[1], patch)?;
     let registers = match shapes.has("embeddings.register_tokens") {
         true => shapes.get::<3>("embeddings.register_tokens")?[1],
         false => 0,
@@ -128,21 +131,27 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
         }
         _ => Pooling::Token,
     };
+    let classes = head.map_or(0, first);
     Ok(ModelConfig {
-        resolution: side.saturating_mul(patch),
-        channels,
-        patch,
-        width,
-        depth: shapes.count(block),
-        heads,
-        mlp,
-        activation: Activation::GeluErf,
-        layer_scale: dino.then_some(1e-5),
-        registers,
-        position: Position::Learned,
-        pooling,
-        classes: head.map_or(0, first),
-        normalisation: if dino { Normalisation::IMAGENET } else { Normalisation::SYMMETRIC },
-        ..ModelConfig::default()
+        image: ImageConfig {
+            resolution,
+            channels,
+            patch,
+            registers,
+            position: Position::Learned,
+            normalisation: if dino { Normalisation::IMAGENET } else { Normalisation::SYMMETRIC },
+            ..ImageConfig::default()
+        },
+        encoder: EncoderConfig {
+            width,
+            depth: shapes.count(block),
+            heads,
+            mlp,
+            activation: Activation::GeluErf,
+            layer_scale: dino.then_some(1e-5),
+            ..EncoderConfig::default()
+        },
+        head: HeadConfig::Classifier(ClassifierConfig { pooling, representation: None, classes }),
+        mimo: None,
     })
 }

@@ -5,21 +5,21 @@
 //! shapes. Nothing is left over silently: a tensor that the table does not use is an error, unless
 //! the family lists it as one that the model does not need, and then the mapping says so.
 
-mod definition;
 mod family;
 mod flax;
 mod huggingface;
-mod recipe;
+mod reference;
 mod timm;
+mod transform;
 
 use std::{collections::BTreeSet, path::Path};
 
 use burn::tensor::Device;
-use omma_base::Seed;
+use omma_base::{Resolution, Seed};
 
-pub use self::{definition::largest_difference, family::Family};
+pub use self::{family::Family, reference::largest_difference};
 use crate::{
-    config::{ModelConfig, apply_settings},
+    config::{ModelConfig, apply_settings, full_name},
     error::{ModelError, Result},
     parameters::with_values,
     tensors::{TensorSource, open_tensors},
@@ -50,15 +50,35 @@ pub struct Imported {
     pub mapping: Vec<Mapped>,
 }
 
-/// Reads a checkpoint of any known family; `settings` correct what shapes cannot tell, such as
-/// `heads=6`.
+/// Reads a checkpoint of any known family; `settings` say what shapes cannot tell, such as `heads=6`, or
+/// `resolution=[24, 32]` where the grid of positions is not a square.
 pub fn import<S: AsRef<str>>(path: &Path, settings: &[S], device: &Device) -> Result<Imported> {
     let path = &tensor_file(path)?;
     let mut source = open_tensors(path)?;
     let family = Family::of(source.as_ref())?;
-    let config = family.config(source.as_ref())?;
-    let config = apply_settings(&config, settings)?;
+    let told = told_resolution(settings)?;
+    let found = family.config(source.as_ref(), told)?;
+    let mut config = apply_settings(&found, settings)?;
+    // The positions stay at their own grid, and are interpolated to the images that were asked for.
+    if config.image.position_grid() != found.image.position_grid() {
+        config.image.position_resolution = Some(found.image.resolution);
+    }
     import_from(source.as_mut(), family, &config, device)
+}
+
+/// The size of the images that positions were made for, as far as settings say it.
+fn told_resolution<S: AsRef<str>>(settings: &[S]) -> Result<Option<Resolution>> {
+    let about = |name: &str| {
+        let of_name = |setting: &&S| {
+            let key = setting.as_ref().split('=').next().unwrap_or_default();
+            full_name(key.trim()) == name
+        };
+        settings.iter().rfind(of_name).map(AsRef::as_ref)
+    };
+    let told = about("image.position_resolution").or(about("image.resolution"));
+    let Some(told) = told else { return Ok(None) };
+    let image = apply_settings(&ModelConfig::default(), &["patch=1", told])?.image;
+    Ok(Some(image.position_resolution.unwrap_or(image.resolution)))
 }
 
 /// The file of tensors at a path, which may be a folder as Hugging Face lays it out.
@@ -85,15 +105,15 @@ pub fn import_from(
     let mut unused: BTreeSet<String> = source.tensors().keys().cloned().collect();
     let mut mapping = Vec::new();
     let model = with_values(model, |parameter| {
-        let recipe = family.recipe(&parameter.name, source)?;
-        let values = recipe.run(parameter, source)?;
-        for tensor in &recipe.tensors {
+        let transform = family.transform(&parameter.name, &config.image, source)?;
+        let values = transform.run(parameter, source)?;
+        for tensor in &transform.tensors {
             unused.remove(tensor);
         }
         mapping.push(Mapped {
             parameter: Some(parameter.name.clone()),
-            how: recipe.how.to_string(),
-            tensors: recipe.tensors,
+            how: transform.how.to_string(),
+            tensors: transform.tensors,
             shape: parameter.shape.clone(),
         });
         Ok(Some(values))

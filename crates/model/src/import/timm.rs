@@ -4,10 +4,13 @@ use omma_kernels::Activation;
 
 use super::{
     family::{Family, Rule, Shapes, first},
-    recipe::{How, Recipe},
+    transform::{How, Transform},
 };
 use crate::{
-    config::{ModelConfig, Normalisation, Pooling, Position},
+    config::{
+        ClassifierConfig, EncoderConfig, HeadConfig, ImageConfig, ModelConfig, Normalisation,
+        Pooling, Position,
+    },
     error::Result,
     tensors::{TensorInfo, TensorSource},
 };
@@ -68,17 +71,12 @@ fn positions_of_prefix(shapes: &Shapes) -> Result<(usize, usize, usize)> {
 pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let [width, channels, patch, _] = shapes.get::<4>("patch_embed.proj.weight")?;
     let (positions, registers, class_token) = positions_of_prefix(shapes)?;
-    let grid = |extra: usize| positions.checked_sub(extra).and_then(|n| shapes.side(n).ok());
     let prefix = registers.saturating_add(class_token);
-    let (side, position) = match (grid(class_token), grid(prefix), grid(0)) {
-        (Some(side), ..) if class_token == 1 => (side, Position::Learned),
-        (_, Some(side), _) => (side, Position::LearnedPatches), // folded into the tokens
-        (_, _, Some(side)) => (side, Position::LearnedPatches),
-        _ => {
-            return Err(
-                shapes.fault(format!("{positions} positions are not those of a square grid"))
-            );
-        }
+    let others: &[usize] = if class_token == 1 { &[1, prefix, 0] } else { &[prefix, 0] };
+    let (others, resolution) = shapes.grid(positions, others, patch)?;
+    let position = match (class_token, others) {
+        (1, 1) => Position::Learned,
+        _ => Position::LearnedPatches, // others are folded into their tokens
     };
     let [mlp, _] = shapes.get::<2>("blocks.0.mlp.fc1.weight")?;
     let pooling = match shapes.has("fc_norm.weight") {
@@ -87,51 +85,59 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
         false => Pooling::Mean,
     };
     let dino = family == Family::Dinov2 || shapes.has("blocks.0.ls1.gamma") && patch == 14;
+    let classes = shapes.find("head.weight").map_or(0, first);
     Ok(ModelConfig {
-        resolution: side.saturating_mul(patch),
-        position_resolution: None,
-        channels,
-        patch,
-        width,
-        depth: shapes.count("blocks.{}.norm1.weight"),
-        heads: heads(width),
-        mlp,
-        activation: Activation::GeluErf,
-        qk_norm: shapes.has("blocks.0.attn.q_norm.weight"),
-        layer_scale: shapes.has("blocks.0.ls1.gamma").then_some(1e-5),
-        class_token: class_token == 1,
-        registers,
-        position,
-        pooling,
-        classes: shapes.find("head.weight").map_or(0, first),
-        normalisation: if dino { Normalisation::IMAGENET } else { Normalisation::SYMMETRIC },
-        ..ModelConfig::default()
+        image: ImageConfig {
+            resolution,
+            channels,
+            patch,
+            class_token: class_token == 1,
+            registers,
+            position,
+            normalisation: if dino { Normalisation::IMAGENET } else { Normalisation::SYMMETRIC },
+            ..ImageConfig::default()
+        },
+        encoder: EncoderConfig {
+            width,
+            depth: shapes.count("blocks.{}.norm1.weight"),
+            heads: heads(width),
+            mlp,
+            activation: Activation::GeluErf,
+            qk_norm: shapes.has("blocks.0.attn.q_norm.weight"),
+            layer_scale: shapes.has("blocks.0.ls1.gamma").then_some(1e-5),
+            ..EncoderConfig::default()
+        },
+        head: HeadConfig::Classifier(ClassifierConfig { pooling, representation: None, classes }),
+        mimo: None,
     })
 }
 
 /// Where positions cover class and register tokens together, they are added to those tokens once and
 /// for all. DINOv2's own files give registers no position.
-pub(super) fn with_positions(parameter: &str, recipe: Recipe, source: &dyn TensorSource) -> Recipe {
+pub(super) fn with_positions(
+    parameter: &str,
+    transform: Transform,
+    image: &ImageConfig,
+    source: &dyn TensorSource,
+) -> Transform {
     let find = |end: &str| source.tensors().iter().find(|(name, _)| name.ends_with(end));
     let registers = find("reg_token").or(find("register_tokens"));
     let second = |info: &TensorInfo| info.shape.get(1).copied();
     let registers = registers.and_then(|(_, info)| second(info)).unwrap_or(0);
     let class_token = usize::from(find("cls_token").is_some());
-    let Some((name, info)) = find("pos_embed") else { return recipe };
+    let Some((name, info)) = find("pos_embed") else { return transform };
     let all = second(info).unwrap_or(0);
     let prefix = registers.saturating_add(class_token);
-    let square_without = |extra: usize| {
-        all.checked_sub(extra).is_some_and(|patches| patches.isqrt().pow(2) == patches)
-    };
-    let folded = registers > 0 && !square_without(class_token) && square_without(prefix);
-    if !folded || recipe.tensors.is_empty() {
-        return recipe;
+    let (rows, columns) = image.position_grid();
+    let folded = registers > 0 && all.checked_sub(prefix) == rows.checked_mul(columns);
+    if !folded || transform.tensors.is_empty() {
+        return transform;
     }
-    let with = |how| Recipe { how, tensors: vec![recipe.tensors[0].clone(), name.clone()] };
+    let with = |how| Transform { how, tensors: vec![transform.tensors[0].clone(), name.clone()] };
     match parameter {
         "embed.class_token" => with(How::PlusFirst),
         "embed.registers" if class_token == 1 => with(How::PlusNext),
-        "embed.position" => Recipe { how: How::Without(prefix), tensors: recipe.tensors },
-        _ => recipe,
+        "embed.position" => Transform { how: How::Without(prefix), tensors: transform.tensors },
+        _ => transform,
     }
 }

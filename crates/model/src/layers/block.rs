@@ -4,7 +4,7 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Tensor},
 };
-use omma_routing::{Context, Layout, Routing, Seed};
+use omma_routing::{Context, Layout, Routing, Seed, Sequences};
 
 use super::{
     attention::Attention,
@@ -15,7 +15,7 @@ use super::{
     norm::Norm,
 };
 use crate::{
-    config::{FeedForwardKind, ModelConfig},
+    config::{EncoderConfig, FeedForwardKind},
     error::Result,
     mode::Mode,
 };
@@ -55,8 +55,8 @@ pub struct Block {
 /// What a block adds to the tokens.
 #[derive(Debug)]
 pub struct BlockOutput {
-    /// `[B·M, T, D]`, with more members than before where contributions stay apart.
-    pub tokens: Tensor<3>,
+    /// `[N, D]`, with more members than before where contributions stay apart.
+    pub tokens: Tensor<2>,
     /// How the rows of the tokens are arranged.
     pub layout: Layout,
     /// Who went where, in a block with experts.
@@ -64,15 +64,15 @@ pub struct BlockOutput {
 }
 
 impl Block {
-    /// Block `index` of a model.
-    pub fn new(
-        config: &ModelConfig,
+    /// A block of an encoder; `choices` contributions of a token stay apart, if that is asked for.
+    pub(crate) fn new(
+        config: &EncoderConfig,
         kind: FeedForwardKind,
         choices: Option<usize>,
         seed: Seed,
         device: &Device,
     ) -> Result<Self> {
-        let ModelConfig { width, heads, activation, .. } = *config;
+        let EncoderConfig { width, heads, activation, .. } = *config;
         let dense = MlpConfig { width, hidden: config.mlp, activation, dropout: config.dropout };
         let scale = || config.layer_scale.map(|value| constant([width], value, device));
         let inside = seed.named("feed_forward");
@@ -80,7 +80,7 @@ impl Block {
             (FeedForwardKind::Moe, Some(moe), _) => {
                 let hidden = moe.hidden.unwrap_or(config.mlp);
                 let layer = MoeLayerConfig {
-                    router: moe.router_config(),
+                    router: moe.router.clone(),
                     mlp: MlpConfig { hidden, dropout: moe.dropout, ..dense },
                     shared_expert: moe.shared_expert,
                 };
@@ -111,17 +111,18 @@ impl Block {
         })
     }
 
-    /// - `x`: `[B·M, T, D]`, rows as `layout` says
+    /// - `x`: `[N, D]`, rows as `layout` says
     /// - returns: the same shape
-    pub fn attend(&self, x: Tensor<3>) -> Tensor<3> {
-        let branch = self.attention.forward(self.norm1.forward(x.clone()));
+    pub fn attend(&self, x: Tensor<2>, layout: &Layout) -> Tensor<2> {
+        let normed = self.norm1.forward(x.clone());
+        let branch = by_kind(normed, layout, |x, _| self.attention.forward(x));
         x + scaled(branch, &self.scale1)
     }
 
-    /// - `x`: `[B·M, T, D]`, rows as `layout` says
+    /// - `x`: `[N, D]`, rows as `layout` says
     pub fn feed(
         &self,
-        x: Tensor<3>,
+        x: Tensor<2>,
         layout: Layout,
         mode: &Mode,
         seed: Seed,
@@ -130,61 +131,97 @@ impl Block {
         let dropout = mode.drops().then(|| seed.named("dropout"));
         let (branches, routing) = match &self.feed_forward {
             FeedForward::Dense(mlp) => (vec![mlp.forward(normed, dropout)], None),
-            FeedForward::BatchEnsemble(mlp) => (vec![mlp.forward(normed, dropout)], None),
+            FeedForward::BatchEnsemble(mlp) => {
+                (vec![by_kind(normed, &layout, |x, _| mlp.forward(x, dropout))], None)
+            }
             FeedForward::Moe(moe) => {
-                let shape = normed.dims();
-                let rows = normed.reshape([shape[0] * shape[1], shape[2]]);
                 let context = match mode.trains() {
-                    true => Context::training(layout, seed.named("routing")),
-                    false => Context::inference(layout),
+                    true => Context::training(layout.clone(), seed.named("routing")),
+                    false => Context::inference(layout.clone()),
                 };
                 let (outputs, routing) = match self.choices {
-                    Some(choices) => moe.forward_choices(rows, &context, choices, dropout)?,
+                    Some(choices) => moe.forward_choices(normed, &context, choices, dropout)?,
                     None => {
-                        let result = moe.forward(rows, &context, dropout)?;
+                        let result = moe.forward(normed, &context, dropout)?;
                         (vec![result.output], result.routing)
                     }
                 };
-                let outputs = outputs.into_iter().map(|output| output.reshape(shape));
-                (outputs.collect(), Some(routing))
+                (outputs, Some(routing))
             }
         };
-        let members = branches.len();
+        let members = layout.members() * branches.len();
         let outputs = branches.into_iter().map(|branch| x.clone() + scaled(branch, &self.scale2));
         Ok(BlockOutput {
-            tokens: interleave(outputs.collect()),
-            layout: layout.tiled(layout.members * members),
+            tokens: interleave(outputs.collect(), &layout),
+            layout: layout.tiled(members),
             routing,
         })
     }
 }
 
-fn scaled(branch: Tensor<3>, scale: &Option<Param<Tensor<1>>>) -> Tensor<3> {
+fn scaled(branch: Tensor<2>, scale: &Option<Param<Tensor<1>>>) -> Tensor<2> {
     match scale {
-        Some(scale) => branch * scale.val().unsqueeze::<3>(),
+        Some(scale) => branch * scale.val().unsqueeze::<2>(),
         None => branch,
     }
 }
 
-/// `M` tensors `[B, T, D]` as one `[B·M, T, D]` with the members of an image next to each other.
-fn interleave(mut members: Vec<Tensor<3>>) -> Tensor<3> {
+/// Something that is done to every kind of sequences by itself.
+///
+/// - `x`: `[N, D]`, rows as `layout` says
+/// - `each`: gets the rows of a kind as `[B·M, T, D]`, and gives as many sequences of that length for
+///   every one of them
+fn by_kind(
+    x: Tensor<2>,
+    layout: &Layout,
+    each: impl Fn(Tensor<3>, Sequences) -> Tensor<3>,
+) -> Tensor<2> {
+    let [_, width] = x.dims();
+    let flat = |x: Tensor<3>| {
+        let [sequences, tokens, width] = x.dims();
+        x.reshape([sequences * tokens, width])
+    };
+    let shape = |kind: Sequences| [kind.count * layout.members(), kind.tokens, width];
+    if let Some(only) = layout.only_kind() {
+        return flat(each(x.reshape(shape(only)), only));
+    }
+    let parts = layout.parts().map(|(kind, rows)| {
+        flat(each(x.clone().slice([rows, 0..width]).reshape(shape(kind)), kind))
+    });
+    Tensor::cat(parts.collect(), 0)
+}
+
+/// `M` tensors `[N, D]` as one `[M · N, D]` with the members of a sequence next to each other.
+fn interleave(mut members: Vec<Tensor<2>>, layout: &Layout) -> Tensor<2> {
     if members.len() == 1 {
         return members.remove(0);
     }
-    let [rows, tokens, width] = members[0].dims();
     let count = members.len();
-    Tensor::stack::<4>(members, 1).reshape([rows * count, tokens, width])
+    let [rows, width] = members[0].dims();
+    // [M, N, D], then kind by kind with the member behind the sequence.
+    let stacked = Tensor::stack::<3>(members, 0);
+    let parts = layout.parts().map(|(kind, of_kind)| {
+        let sequences = kind.count * layout.members();
+        let part = match of_kind.len() == rows {
+            true => stacked.clone(),
+            false => stacked.clone().slice([0..count, of_kind, 0..width]),
+        };
+        part.reshape([count, sequences, kind.tokens * width])
+            .swap_dims(0, 1)
+            .reshape([sequences * count * kind.tokens, width])
+    });
+    Tensor::cat(parts.collect(), 0)
 }
 
-/// Every row of `[B, T, D]` `members` times, next to each other: `[B·M, T, D]`.
-pub(crate) fn tile(x: Tensor<3>, members: usize) -> Tensor<3> {
+/// Every sequence of `[N, D]` `members` times, next to each other: `[M · N, D]`.
+pub(crate) fn tile(x: Tensor<2>, layout: &Layout, members: usize) -> Tensor<2> {
     if members == 1 {
         return x;
     }
-    let [rows, tokens, width] = x.dims();
-    x.reshape([rows, 1, tokens, width]).expand([rows, members, tokens, width]).reshape([
-        rows * members,
-        tokens,
-        width,
-    ])
+    by_kind(x, layout, |x, _| {
+        let [sequences, tokens, width] = x.dims();
+        x.reshape([sequences, 1, tokens, width])
+            .expand([sequences, members, tokens, width])
+            .reshape([sequences * members, tokens, width])
+    })
 }

@@ -3,23 +3,18 @@
 mod attention;
 mod batch_ensemble;
 mod block;
-mod embedding;
+mod dense;
 mod experts;
-mod head;
 mod init;
 mod moe_layer;
 mod norm;
-mod pooling;
-mod position;
 
 pub use attention::Attention;
 pub use batch_ensemble::BatchEnsembleMlp;
 pub(crate) use block::tile;
 pub use block::{Block, FeedForward};
-pub use embedding::Embedding;
+pub use dense::Dense;
 pub use experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
-pub use head::Dense;
+pub(crate) use init::{constant, normal, xavier};
 pub use moe_layer::{MoeLayer, MoeLayerConfig, MoeOutput};
 pub use norm::{LAYER_NORM_EPSILON, Norm};
-pub use pooling::AttentionPooling;
-pub(crate) use position::sincos2d;

@@ -2,10 +2,11 @@
 
 use burn::tensor::Device;
 use omma_base::Seed;
+use omma_routing::{Allocation, Pool, RouterConfig, TokenChoice};
 
 use super::upcycle::by_name;
 use crate::{
-    config::{BatchEnsembleConfig, MimoConfig, ModelConfig},
+    config::{BatchEnsembleConfig, EncoderConfig, MimoConfig, ModelConfig, MoeConfig},
     error::{ModelError, Result},
     parameters::with_values,
     vit::VisionTransformer,
@@ -38,25 +39,36 @@ pub fn adapt(
     let from = model.config();
     let (config, kind) = match target {
         Target::E3 { members, k } => {
-            let moe = from.moe.clone().ok_or_else(|| ModelError::Adapt {
+            let moe = from.moe().cloned().ok_or_else(|| ModelError::Adapt {
                 from: "dense model".to_owned(),
                 to: "E³ model".to_owned(),
                 why: "it has no experts; make some with `omma upcycle`".to_owned(),
             })?;
-            if moe.members > 1 || moe.partition > 1 {
+            if moe.members() > 1 || moe.router.pool != Pool::All {
                 return Err(ModelError::Adapt {
                     from: "model with several gates".to_owned(),
                     to: "E³ model".to_owned(),
                     why: "its router is cut already".to_owned(),
                 });
             }
-            let moe =
-                crate::config::MoeConfig { members: *members, k: *k, own_experts: true, ..moe };
-            (ModelConfig { moe: Some(moe), ..from.clone() }, "E³ model")
+            let Allocation::TokenChoice(choice) = moe.router.allocation else {
+                return Err(ModelError::Adapt {
+                    from: "model whose experts choose".to_owned(),
+                    to: "E³ model".to_owned(),
+                    why: "tokens have to choose their experts there".to_owned(),
+                });
+            };
+            let router = RouterConfig {
+                allocation: Allocation::TokenChoice(TokenChoice { k: *k, ..choice }),
+                pool: Pool::Members { members: *members, overlap: 0 },
+                ..moe.router
+            };
+            let moe = MoeConfig { router, ..moe };
+            (with_encoder(from, |encoder| encoder.moe = Some(moe)), "E³ model")
         }
         Target::BatchEnsemble(ensemble) => {
-            let batch_ensemble = Some(ensemble.clone());
-            (ModelConfig { batch_ensemble, ..from.clone() }, "BatchEnsemble")
+            let ensemble = Some(ensemble.clone());
+            (with_encoder(from, |encoder| encoder.batch_ensemble = ensemble), "BatchEnsemble")
         }
         Target::Mimo(mimo) => {
             if from.mimo.is_some() {
@@ -93,7 +105,7 @@ pub fn adapt(
         Ok(Some(match (target, name) {
             // `[patch · patch · channels, D]`: the channels of every pixel, copies beside each other.
             (Target::Mimo(_), "embed.weight") => {
-                replicated(&one, from.channels * shape[1], copies, 1.0 / copies as f32)
+                replicated(&one, from.image.channels * shape[1], copies, 1.0 / copies as f32)
             }
             (Target::Mimo(_), "head.weight") => {
                 replicated(&one, shape[1], copies, 1.0 / copies as f32)
@@ -103,6 +115,13 @@ pub fn adapt(
             _ => return Err(missing(name)),
         }))
     })
+}
+
+/// The same model with another encoder.
+fn with_encoder(from: &ModelConfig, change: impl FnOnce(&mut EncoderConfig)) -> ModelConfig {
+    let mut config = from.clone();
+    change(&mut config.encoder);
+    config
 }
 
 /// Every run of `length` values `copies` times, scaled.

@@ -22,8 +22,8 @@ impl DeepEnsemble {
         for model in &models {
             let other = model.config();
             let pairs = [
-                ("the number of classes", first.classes, other.classes),
-                ("the number of channels", first.channels, other.channels),
+                ("the number of classes", first.classes(), other.classes()),
+                ("the number of channels", first.image.channels, other.image.channels),
             ];
             if let Some((what, first, other)) = pairs.into_iter().find(|(_, a, b)| a != b) {
                 return Err(ModelError::Ensemble { what, first, other });

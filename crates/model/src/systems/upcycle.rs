@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use omma_routing::{CombineWeights, Seed};
+use omma_routing::{CombineWeights, RouterConfig, Seed};
 use rand::RngExt;
 use rand_distr::StandardNormal;
 
 use crate::{
-    config::{FeedForwardKind, ModelConfig, MoeConfig, RouterKind},
+    config::{EncoderConfig, FeedForwardKind, ImageConfig, ModelConfig, MoeConfig},
     error::{ModelError, Result},
     mode::Mode,
     parameters::{ParameterValues, parameter_values, with_values},
@@ -58,24 +58,24 @@ pub fn upcycle(
         to: "mixture of experts".to_owned(),
         why: why.to_owned(),
     };
-    if from.moe.is_some() || from.batch_ensemble.is_some() {
+    if from.moe().is_some() || from.encoder.batch_ensemble.is_some() {
         return Err(fault("its feed-forward networks are not plain"));
     }
-    let hidden = how.moe.hidden.unwrap_or(from.mlp);
-    if hidden != from.mlp {
-        return Err(fault(&format!(
-            "experts of {hidden} hidden units are no copies of {}",
-            from.mlp
-        )));
+    let mlp = from.encoder.mlp;
+    let hidden = how.moe.hidden.unwrap_or(mlp);
+    if hidden != mlp {
+        return Err(fault(&format!("experts of {hidden} hidden units are no copies of {mlp}")));
     }
     let equal = how.start == Start::Equal;
-    let soft = how.moe.router == RouterKind::Soft;
+    let soft = how.moe.slots().is_some();
+    let router = how.moe.router.clone();
     let combine = match equal && !how.moe.shared_expert && !soft {
         true => CombineWeights::Normalised,
-        false => how.moe.combine,
+        false => router.combine,
     };
-    let moe = MoeConfig { combine, ..how.moe.clone() };
-    let config = ModelConfig { moe: Some(moe), ..from.clone() };
+    let moe = MoeConfig { router: RouterConfig { combine, ..router }, ..how.moe.clone() };
+    let encoder = EncoderConfig { moe: Some(moe), ..from.encoder.clone() };
+    let config = ModelConfig { encoder, ..from.clone() };
     let blank = equal && how.moe.shared_expert;
     let values = by_name(dense);
     config.check_memory()?;
@@ -122,8 +122,8 @@ fn deviation(values: &[f32]) -> f32 {
 impl Upcycling {
     /// The blocks that get experts.
     pub fn blocks(&self, dense: &ModelConfig) -> Result<Vec<usize>> {
-        let config = ModelConfig { moe: Some(self.moe.clone()), ..dense.clone() };
-        let kinds = config.feed_forwards()?.into_iter().enumerate();
+        let encoder = EncoderConfig { moe: Some(self.moe.clone()), ..dense.encoder.clone() };
+        let kinds = encoder.feed_forwards()?.into_iter().enumerate();
         Ok(kinds.filter(|(_, kind)| *kind == FeedForwardKind::Moe).map(|(i, _)| i).collect())
     }
 }
@@ -134,13 +134,14 @@ pub fn step_zero_difference(
     before: &VisionTransformer,
     after: &VisionTransformer,
     seed: Seed,
+    device: &Device,
 ) -> Result<(f32, f32)> {
-    let ModelConfig { resolution, channels, .. } = *before.config();
+    let ImageConfig { resolution, channels, .. } = before.config().image;
     let mut rng = seed.named("image").rng();
-    let shape = [1, resolution, resolution, channels];
+    let shape = [1, resolution.height, resolution.width, channels];
     let pixels: Vec<f32> =
         (0..shape.iter().product()).map(|_| rng.random_range(-1.0..1.0)).collect();
-    let image = Tensor::<4>::from_data(TensorData::new(pixels, shape), &Device::flex());
+    let image = Tensor::<4>::from_data(TensorData::new(pixels, shape), device);
     let mean = |model: &VisionTransformer| -> Result<Tensor<3>> {
         Ok(model.forward(image.clone(), &Mode::Inference)?.predictions.logits.mean_dim(0))
     };

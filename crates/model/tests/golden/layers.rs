@@ -7,8 +7,8 @@ use burn::{
 use omma_golden::{Case, Kind};
 use omma_model::{Activation, MlpConfig, MoeLayer, MoeLayerConfig};
 use omma_routing::{
-    Allocation, Capacity, Context, ExpertChoice, Grouping, Layout, Loss, LossTerm, Order, Pool,
-    Rounding, RouterConfig, Seed, Soft, TokenChoice,
+    Allocation, Capacity, Context, ExpertChoice, Grouping, Layout, Order, Pool, Rounding,
+    RouterConfig, Seed, Soft, TokenChoice,
 };
 use serde_json::Value;
 
@@ -29,18 +29,9 @@ fn token_choice(case: &Case) -> RouterConfig {
     let order = if priority { Order::MaxGate } else { Order::Arrival };
     let choice = TokenChoice::limited(case.size("K"), capacity(settings), order);
     let sigma = settings["sigma"].as_f64().unwrap_or(0.0);
-    let losses = case.config("loss_weights").as_object().unwrap().iter().map(|(name, weight)| {
-        let loss = match name.as_str() {
-            "importance" => Loss::Importance,
-            "load" => Loss::Load,
-            "gshard" => Loss::Balance,
-            other => panic!("unknown loss {other}"),
-        };
-        LossTerm::new(loss, weight.as_f64().unwrap())
-    });
     RouterConfig {
         noise: sigma * case.size("E") as f64,
-        losses: losses.collect(),
+        losses: crate::losses(case),
         ..RouterConfig::new(case.size("E"), Allocation::TokenChoice(choice))
     }
 }
@@ -86,7 +77,7 @@ pub(crate) fn check(kind: Kind, case: &Case) {
                 let choice = ExpertChoice { capacity: capacity(values) };
                 let router = RouterConfig::new(case.size("E"), Allocation::ExpertChoice(choice));
                 let layer = layer(case, router, dense);
-                run(case, &layer, dense, layout, &format!("output/{setting}"));
+                run(case, &layer, dense, layout.clone(), &format!("output/{setting}"));
             }
         }
         Kind::SoftMoe => {

@@ -9,14 +9,15 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Device, Gradients, Int, Tensor, TensorData},
 };
-use omma_base::Seed;
+use omma_base::{Resolution, Seed};
 use omma_golden::Case;
 use omma_model::{
-    FloatType, Mode, ModelConfig, MoeConfig, Output, Result, Stage, TensorInfo, TensorSource,
-    VisionTransformer,
+    EncoderConfig, FloatType, ImageConfig, Mode, ModelConfig, MoeConfig, Output, Result, Stage,
+    TensorInfo, TensorSource, VisionTransformer,
     import::{Family, import, import_from},
     parameter_values,
 };
+use omma_routing::{Allocation, Capacity, Grouping, Order, RouterConfig, TokenChoice};
 
 /// The arrays of a case whose names begin with a word, as if they were a checkpoint.
 struct Arrays<'a> {
@@ -51,20 +52,30 @@ impl TensorSource for Arrays<'_> {
 }
 
 fn config(case: &Case, arrays: &Arrays) -> ModelConfig {
-    let config = Family::Vmoe.config(arrays).unwrap();
-    let factor = case.config("cf").as_f64().unwrap();
-    assert_eq!(config.moe.as_ref().unwrap().experts, case.size("E"));
-    let moe = MoeConfig {
-        k: case.size("K"),
-        capacity_ratio: factor,
-        capacity_multiple: case.size("mult"),
-        images_per_group: case.size("seqs_per_group"),
-        noise: 0.0,
-        importance_loss: 1.0,
-        load_loss: 0.0,
-        ..config.moe.clone().unwrap()
+    let resolution = Resolution::new(case.size("height"), case.size("width"));
+    let config = Family::Vmoe.config(arrays, Some(resolution)).unwrap();
+    let moe = config.encoder.moe.unwrap();
+    assert_eq!(moe.router.experts, case.size("E"));
+    let capacity = Capacity {
+        multiple_of: case.size("mult"),
+        ..Capacity::factor(case.config("cf").as_f64().unwrap())
     };
-    ModelConfig { resolution: case.size("height"), moe: Some(moe), ..config }
+    let router = RouterConfig {
+        allocation: Allocation::TokenChoice(TokenChoice {
+            capacity: Some(capacity),
+            order: Order::MaxGate,
+            ..TokenChoice::dropless(case.size("K"))
+        }),
+        grouping: Grouping::Images(case.size("seqs_per_group")),
+        noise: 0.0,
+        losses: crate::losses(case),
+        ..moe.router
+    };
+    ModelConfig {
+        image: ImageConfig { resolution, ..config.image },
+        encoder: EncoderConfig { moe: Some(MoeConfig { router, ..moe }), ..config.encoder },
+        ..config
+    }
 }
 
 fn images(case: &Case) -> Tensor<4> {
@@ -102,8 +113,9 @@ fn run(case: &Case, model: &VisionTransformer, images: Tensor<4>, mode: &Mode) -
 /// timm's state dictionary through the importer.
 pub(crate) fn timm(case: &Case) {
     let file = case.config("weights_file").as_str().unwrap();
+    let size = format!("resolution={}", case.config("img_size"));
     let heads = format!("heads={}", case.size("num_heads"));
-    let imported = import(&case.beside(file), &[heads], &Device::flex()).unwrap();
+    let imported = import(&case.beside(file), &[heads, size], &Device::flex()).unwrap();
     let images = images(case).permute([0, 2, 3, 1]);
     run(case, &imported.model, images.inner(), &Mode::Inference);
 }

@@ -17,7 +17,7 @@ use crate::error::Result;
 
 /// How logits `XW` become affinities.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Affinity {
     /// Softmax over the experts (paper 001 eq. 6).
     #[default]

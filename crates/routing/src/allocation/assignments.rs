@@ -26,9 +26,9 @@ pub(crate) struct Assignments {
 /// Everything that tokens wished for under token choice, whether or not there was room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
-    /// Choices of one token: `K` per gate it asks.
+    /// Choices of one token: `K` per gate it calls.
     pub per_token: usize,
-    /// Choices of the same rank: the gates a token asks.
+    /// Choices of the same rank: the gates a token calls.
     pub per_rank: usize,
     /// `[tokens, per_token]`: the chosen experts, all first choices before all second ones.
     pub experts: Vec<u32>,

@@ -24,7 +24,7 @@ use crate::error::Result;
 
 /// Who chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Allocation {
     /// Every token chooses its best experts (Algorithm 1).
     TokenChoice(TokenChoice),

@@ -1,15 +1,21 @@
 //! Who is served first when experts have a capacity.
 
+use std::{fmt, str::FromStr};
+
 use omma_base::Seed;
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Groups;
+use crate::{
+    error::{Result, RoutingError},
+    layout::Groups,
+};
 
 /// The order in which tokens claim slots. Whatever the order, all first choices go before all
-/// second choices, and tokens that tie keep their order of arrival.
+/// second choices, and tokens that tie keep their order of arrival. In files: `arrival`, `max-gate`,
+/// `sum-of-gates`, `shuffled`, `modality-first-0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(into = "String", try_from = "String")]
 pub enum Order {
     /// As they stand in the group ("vanilla").
     #[default]
@@ -22,6 +28,52 @@ pub enum Order {
     Shuffled,
     /// The tokens of one modality first, then the others, each as they stand.
     ModalityFirst(usize),
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Arrival => f.write_str("arrival"),
+            Self::MaxGate => f.write_str("max-gate"),
+            Self::SumOfGates => f.write_str("sum-of-gates"),
+            Self::Shuffled => f.write_str("shuffled"),
+            Self::ModalityFirst(modality) => write!(f, "modality-first-{modality}"),
+        }
+    }
+}
+
+impl FromStr for Order {
+    type Err = RoutingError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let first = text.strip_prefix("modality-first-").map(str::parse::<u8>);
+        match (text, first) {
+            ("arrival", _) => Ok(Self::Arrival),
+            ("max-gate", _) => Ok(Self::MaxGate),
+            ("sum-of-gates", _) => Ok(Self::SumOfGates),
+            ("shuffled", _) => Ok(Self::Shuffled),
+            (_, Some(Ok(modality))) => Ok(Self::ModalityFirst(modality.into())),
+            _ => Err(RoutingError::Unreadable {
+                what: "an order",
+                text: text.to_owned(),
+                forms: "arrival, max-gate, sum-of-gates, shuffled or modality-first-0",
+            }),
+        }
+    }
+}
+
+impl From<Order> for String {
+    fn from(order: Order) -> Self {
+        order.to_string()
+    }
+}
+
+impl TryFrom<String> for Order {
+    type Error = RoutingError;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
 }
 
 /// What an order may depend on.
@@ -107,6 +159,17 @@ mod tests {
             let mut expected: Vec<u32> = (0..priority.len() as u32).collect();
             expected.sort_by(|a, b| priority[*b as usize].partial_cmp(&priority[*a as usize]).unwrap());
             prop_assert_eq!(by_priority((0..priority.len() as u32).collect(), &priority), expected);
+        }
+    }
+
+    #[test]
+    fn an_order_is_written_as_it_is_read() {
+        use Order::*;
+        for order in [Arrival, MaxGate, SumOfGates, Shuffled, ModalityFirst(2)] {
+            assert_eq!(order.to_string().parse(), Ok(order));
+        }
+        for text in ["", "max", "modality-first-", "modality-first-999"] {
+            assert!(text.parse::<Order>().is_err(), "{text}");
         }
     }
 

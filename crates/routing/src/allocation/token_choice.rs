@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenChoice {
-    /// Experts per token, `K` (per gate that the token asks).
+    /// Experts per token, `K` (per gate that the token calls).
     pub k: usize,
     /// How much each expert takes while training; without it nothing is dropped.
     #[serde(default)]
@@ -56,7 +56,7 @@ impl TokenChoice {
     /// Algorithm 1 for every group: first choices of all tokens, then second choices, and so on,
     /// each into the next free slot of its expert.
     ///
-    /// - `tables`: the gates, `per_rank` of which every token asks
+    /// - `tables`: the gates, `per_rank` of which every token calls
     /// - `experts`: how many experts there are in all
     /// - `capacities`: slots per expert in each group; without them nothing is dropped
     pub(crate) fn allocate(

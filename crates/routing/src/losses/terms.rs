@@ -155,7 +155,7 @@ impl AuxiliaryLosses {
     }
 }
 
-/// The differentiable values of one gate for the tokens that asked it.
+/// The differentiable values of one gate for the tokens that called it.
 #[derive(Debug, Clone)]
 pub(crate) struct GateTensors {
     /// Logits without noise, `[rows, columns]`.
@@ -258,7 +258,7 @@ impl Segment<'_> {
     }
 }
 
-/// A loss that compares the modalities' marginals, `[G, 1]`. Every modality asks one gate, and all
+/// A loss that compares the modalities' marginals, `[G, 1]`. Every modality calls one gate, and all
 /// gates have the same experts. A group that lacks a modality compares those it has.
 fn across_modalities(term: &LossTerm, gates: &[GateTensors], modality: &[usize]) -> Tensor<2> {
     let groups = gates[0].bounds.len() - 1;

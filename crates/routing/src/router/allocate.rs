@@ -61,8 +61,9 @@ impl RouterConfig {
             gates: host(&weights),
             affinity: Some(affinity),
         };
+        let modality = context.modalities();
         let arrivals =
-            Arrivals { groups: &groups, modality: context.modality.as_deref(), seed: context.seed };
+            Arrivals { groups: &groups, modality: modality.as_deref(), seed: context.seed };
         let weights = weights.reshape([expected[0] * expected[1]]);
         let (assignments, weights) = self.assign(&[table], vec![weights], &arrivals, capacities);
         Ok(SparsePlan::new(assignments, weights, groups, 1))

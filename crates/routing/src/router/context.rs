@@ -19,7 +19,7 @@ pub struct Context {
     pub training: bool,
     /// Where noise and shuffled orders come from.
     pub seed: Seed,
-    /// `[N]`: the modality of every row, for routers that tell modalities apart.
+    /// `[N]`: the modality of every row, where it is not that of the layout's sequences.
     pub modality: Option<Vec<usize>>,
     /// Noise to add instead of drawing it, `[routed rows, columns]`, already scaled.
     pub noise: Option<Tensor<2>>,
@@ -46,9 +46,15 @@ impl Context {
         Self { noise: Some(noise), ..self }
     }
 
+    /// `[N]`: the modality of every row, if it is known.
+    pub(super) fn modalities(&self) -> Option<Vec<usize>> {
+        self.modality.clone().or_else(|| self.layout.modalities())
+    }
+
     /// Fails where the batch does not suit the router.
     pub(super) fn check(&self, config: &RouterConfig) -> Result<()> {
-        let Layout { members, tokens, .. } = self.layout;
+        let members = self.layout.members();
+        let tokens = self.layout.kinds().iter().map(|kind| kind.tokens).min().unwrap_or(0);
         if self.layout.rows() == 0 {
             return Err(RoutingError::EmptyBatch);
         }
@@ -67,7 +73,7 @@ impl Context {
     }
 
     fn check_modality(&self, config: &RouterConfig) -> Result<()> {
-        let Some(modality) = &self.modality else {
+        let Some(modality) = self.modalities() else {
             let ordered =
                 |choice: &crate::TokenChoice| matches!(choice.order, Order::ModalityFirst(_));
             let what = match &config.allocation {

@@ -19,9 +19,12 @@ impl Router {
     ) -> Result<Routing> {
         let config = self.config();
         let [rows, _] = tokens.dims();
+        let Some(kind) = context.layout.only_kind() else {
+            let (what, kinds) = ("soft routing", context.layout.kinds().len());
+            return Err(RoutingError::SeveralKinds { what, kinds });
+        };
         // Every copy of an image counts as an image, so members need no order among each other.
-        let images =
-            crate::Layout { images: rows / context.layout.tokens, members: 1, ..context.layout };
+        let images = crate::Layout::new(rows / kind.tokens, kind.tokens);
         let size = config.grouping.size(&images).min(rows);
         if !rows.is_multiple_of(size) {
             return Err(RoutingError::UnevenGroups { tokens: rows, group: size });

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::{
     Context, Router, Routing,
-    batch::{Asked, Batch},
+    batch::{Batch, Calls},
     check_finite, host,
 };
 use crate::{
@@ -26,15 +26,15 @@ use crate::{
 impl Router {
     pub(super) fn route_sparse(&self, tokens: Tensor<2>, context: &Context) -> Result<Routing> {
         let config = self.config();
-        let batch = Batch::new(tokens, context, config.scope);
+        let batch = Batch::new(tokens, context, config.scope)?;
         let groups = Groups::new(&batch.layout, &config.grouping);
         let (clean, noisy) = self.logits(&batch, context)?;
         let alive = config.pruning.alive(config.experts)?;
         let capacities = config.capacities(&groups, &alive, context)?;
 
-        let asked: Vec<Asked> =
-            self.gates.iter().map(|gate| Asked::new(gate, &groups, &batch)).collect();
-        let values = self.gate_values(&clean, noisy.as_ref(), &asked, &alive);
+        let calls: Vec<Calls> =
+            self.gates.iter().map(|gate| Calls::new(gate, &groups, &batch)).collect();
+        let values = self.gate_values(&clean, noisy.as_ref(), &calls, &alive);
         let host_gates: Vec<Vec<f32>> = values.iter().map(|values| host(&values.gates)).collect();
         self.check_logits(noisy.as_ref().unwrap_or(&clean), &host_gates, &batch)?;
         let (tables, weights): (Vec<_>, Vec<_>) = self
@@ -58,7 +58,7 @@ impl Router {
         let modality = batch.modality.as_deref();
         Ok(Routing {
             losses: AuxiliaryLosses::new(&config.losses, &values, modality, k),
-            coverage: self.coverage(noisy.as_ref().unwrap_or(&clean), &asked, &alive),
+            coverage: self.coverage(noisy.as_ref().unwrap_or(&clean), &calls, &alive),
             plan: Plan::Sparse(plan),
             tables,
         })
@@ -127,15 +127,15 @@ impl Router {
         self.config().noise / gate.experts.len() as f64
     }
 
-    /// The differentiable values of every gate for the tokens that ask it.
+    /// The differentiable values of every gate for the tokens that call it.
     fn gate_values(
         &self,
         clean: &Tensor<2>,
         noisy: Option<&Tensor<2>>,
-        asked: &[Asked],
+        calls: &[Calls],
         alive: &[bool],
     ) -> Vec<GateTensors> {
-        let of_gate = |(gate, asked): (&Gate, &Asked)| {
+        let of_gate = |(gate, calls): (&Gate, &Calls)| {
             let kept: Vec<u32> = self.kept(gate, alive).map(|(column, _)| column).collect();
             let cut = |logits: &Tensor<2>| {
                 let [_, columns] = logits.dims();
@@ -146,20 +146,20 @@ impl Router {
                         None => values.select(1, indices(&kept, &logits.device())),
                     };
                 }
-                if asked.everyone_in_order {
+                if calls.everyone_in_order {
                     values
                 } else {
-                    values.select(0, indices(&asked.tokens, &logits.device()))
+                    values.select(0, indices(&calls.tokens, &logits.device()))
                 }
             };
             let clean = cut(clean);
             let noisy = noisy.map(|noisy| (cut(noisy), self.sigma(gate)));
             let routing = noisy.as_ref().map_or(&clean, |(noisy, _)| noisy);
             let gates = softmax(routing.clone(), 1);
-            let (tokens, bounds) = (asked.tokens.clone(), asked.bounds.clone());
+            let (tokens, bounds) = (calls.tokens.clone(), calls.bounds.clone());
             GateTensors { clean, noisy, gates, tokens, bounds }
         };
-        self.gates.iter().zip(asked).map(of_gate).collect()
+        self.gates.iter().zip(calls).map(of_gate).collect()
     }
 
     /// The gate's columns of the weight with their experts, less those that router-drop removes.
@@ -256,19 +256,19 @@ impl Router {
     }
 
     /// The share of tokens whose best expert, pruned or not, is still there.
-    fn coverage(&self, logits: &Tensor<2>, asked: &[Asked], alive: &[bool]) -> Option<f64> {
+    fn coverage(&self, logits: &Tensor<2>, calls: &[Calls], alive: &[bool]) -> Option<f64> {
         if alive.iter().all(|alive| *alive) {
             return None;
         }
         let [_, columns] = logits.dims();
         let logits = host(logits);
         let (mut served, mut total) = (0, 0);
-        for (gate, asked) in self.gates.iter().zip(asked) {
-            for &token in &asked.tokens {
+        for (gate, calls) in self.gates.iter().zip(calls) {
+            for &token in &calls.tokens {
                 let row = &logits[token as usize * columns..][gate.columns.clone()];
                 served += usize::from(alive[gate.experts[first_largest(row)]]);
             }
-            total += asked.tokens.len();
+            total += calls.tokens.len();
         }
         Some(served as f64 / total as f64)
     }

@@ -283,7 +283,7 @@ pub(crate) fn ensemble(case: &Case) {
     let router = config.init_with(weight).unwrap();
     let tokens = case.matrix("input/x");
     let layout = Layout::new(case.size("B"), case.size("T")).tiled(members);
-    let context = Context::training(layout, Seed::new(0));
+    let context = Context::training(layout.clone(), Seed::new(0));
     let routing = router.route(tokens.clone(), &context).unwrap();
 
     // The gates of every member in one matrix, in routing order, zero outside the member's block.

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_routing::{
-    Affinity, Allocation, Askers, Capacity, CombineWeights, Context, ExpertChoice, Grouping,
-    Layout, Order, Plan, Pool, RouterConfig, Routing, Scope, Seed, Sinkhorn, SparsePlan,
+    Affinity, Allocation, Callers, Capacity, CombineWeights, Context, ExpertChoice, Grouping,
+    Layout, Order, Plan, Pool, RouterConfig, Routing, Scope, Seed, Sequences, Sinkhorn, SparsePlan,
     TokenChoice,
     definition::{Matrices, RoutingTensors},
 };
@@ -289,7 +289,8 @@ proptest! {
     fn members_and_modalities_stay_in_their_subsets(scenario in scenario::sparse()) {
         let plan = sparse(&scenario.route()).expanded().into_owned();
         let gates = scenario.config.pool.gates(scenario.config.experts).unwrap();
-        let (layout, modality) = (scenario.layout, scenario.context().modality.unwrap());
+        let (layout, modality) = (scenario.layout.clone(), scenario.context().modality.unwrap());
+        let per_image = layout.only_kind().unwrap().tokens;
         let decided_by = match scenario.config.scope {
             Scope::Image { decided_by } => Some(decided_by),
             Scope::Token => None,
@@ -297,12 +298,12 @@ proptest! {
         for expert in 0..plan.n_experts() {
             for assignment in plan.of_expert(expert) {
                 let token = plan.tokens()[assignment] as usize;
-                let deciding = decided_by.map_or(token, |place| token / layout.tokens * layout.tokens + place);
+                let deciding = decided_by.map_or(token, |place| token / per_image * per_image + place);
                 let allowed = gates.iter().any(|gate| {
-                    gate.experts.contains(&expert) && match gate.askers {
-                        Askers::Everyone => true,
-                        Askers::Member(member) => layout.member(token) == member,
-                        Askers::Modality(wanted) => modality[deciding] == wanted,
+                    gate.experts.contains(&expert) && match gate.callers {
+                        Callers::Everyone => true,
+                        Callers::Member(member) => layout.member(token) == member,
+                        Callers::Modality(wanted) => modality[deciding] == wanted,
                     }
                 });
                 prop_assert!(allowed, "token {token} went to expert {expert}");
@@ -331,11 +332,39 @@ proptest! {
     }
 
     #[test]
+    fn kinds_of_sequences_are_routed_as_the_rows_they_are(
+        mut scenario in scenario::sparse(), texts in 1..4_usize, length in 1..4_usize
+    ) {
+        scenario.config.grouping = Grouping::Batch;
+        scenario.config.scope = Scope::Token;
+        if matches!(scenario.config.pool, Pool::Members { .. }) {
+            scenario.config.pool = Pool::All;
+        }
+        let images = scenario.layout.only_kind().unwrap();
+        let kinds = vec![
+            Sequences { modality: Some(0), ..images },
+            Sequences { count: texts, tokens: length, modality: Some(1) },
+        ];
+        scenario.layout = Layout::of(kinds);
+        let (rows, modality) = (scenario.layout.rows(), scenario.layout.modalities().unwrap());
+        let context = |layout| Context::training(layout, Seed::new(scenario.seed));
+        let router = scenario.router();
+        let tokens = scenario.tokens();
+        let together = router.route(tokens.clone(), &context(scenario.layout.clone())).unwrap();
+        let flat = context(Layout::new(1, rows)).with_modality(modality);
+        let flat = router.route(tokens, &flat).unwrap();
+        let (together, flat) = (sparse(&together), sparse(&flat));
+        prop_assert_eq!(together.tokens(), flat.tokens());
+        prop_assert_eq!(together.offsets(), flat.offsets());
+        prop_assert_eq!(values(together.weights()), values(flat.weights()));
+    }
+
+    #[test]
     fn an_image_that_decides_as_one_goes_as_one(mut scenario in scenario::token_choice()) {
-        scenario.layout.tokens += 1;
+        scenario.lengthen();
         scenario.config.scope = Scope::Image { decided_by: scenario.seed as usize % 2 };
         let plan = sparse(&scenario.route());
-        prop_assert_eq!(plan.span(), scenario.layout.tokens);
+        prop_assert_eq!(plan.span(), scenario.layout.only_kind().unwrap().tokens);
         let rows = plan.expanded();
         let mut experts = vec![Vec::new(); rows.n_tokens()];
         for expert in 0..rows.n_experts() {
@@ -372,11 +401,12 @@ proptest! {
         let (router, tokens, context) = (scenario.router(), scenario.tokens(), scenario.context());
         let expert = |e: usize, rows: Tensor<2>| rows * (e as f64 + 1.0);
         let together = router.route(tokens.clone(), &context).unwrap().plan.apply(tokens.clone(), expert);
-        let per_image = scenario.layout.rows() / scenario.layout.images;
-        for image in 0..scenario.layout.images {
+        let kind = scenario.layout.only_kind().unwrap();
+        let per_image = scenario.layout.rows() / kind.count;
+        for image in 0..kind.count {
             let part = tokens.clone().narrow(0, image * per_image, per_image);
             let modality = context.modality.as_ref().unwrap()[image * per_image..][..per_image].to_vec();
-            let alone = Context::training(Layout { images: 1, ..scenario.layout }, context.seed);
+            let alone = Context::training(Layout::new(1, kind.tokens).tiled(scenario.layout.members()), context.seed);
             let alone = router.route(part.clone(), &alone.with_modality(modality)).unwrap();
             let expected = values(&together.clone().narrow(0, image * per_image, per_image));
             prop_assert!(close(&values(&alone.plan.apply(part, expert)), &expected, 1e-5));
@@ -449,7 +479,7 @@ proptest! {
             _ => RouterConfig { grouping: Grouping::Batch, ..RouterConfig::soft(experts, 2) },
         };
         let layout = Layout::new(1, tokens);
-        let scenario = Scenario { config, layout, seed, ties: false };
+        let scenario = Scenario { config, layout: layout.clone(), seed, ties: false };
         let permutation = {
             use rand::seq::SliceRandom;
             let mut rows: Vec<i32> = (0..tokens as i32).collect();
@@ -457,7 +487,7 @@ proptest! {
             Tensor::from_data(TensorData::new(rows, [tokens]), &Device::flex())
         };
         let run = |tokens: Tensor<2>| {
-            let routing = scenario.router().route(tokens.clone(), &Context::training(layout, Seed::new(seed)));
+            let routing = scenario.router().route(tokens.clone(), &Context::training(layout.clone(), Seed::new(seed)));
             routing.unwrap().plan.apply(tokens, |e, rows| rows * (e as f64 + 1.0))
         };
         let permuted_after = run(scenario.tokens()).select(0, permutation.clone());

@@ -3,8 +3,8 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_routing::{
     Affinity, Allocation, Capacity, CombineWeights, Context, ExpertChoice, Grouping, Layout, Order,
-    Pool, PruneMode, Pruning, Router, RouterConfig, Routing, Scope, Seed, Sinkhorn, Soft,
-    SparseTransport, TokenChoice,
+    Pool, PruneMode, Pruning, Router, RouterConfig, Routing, Scope, Seed, Sequences, Sinkhorn,
+    Soft, SparseTransport, TokenChoice,
 };
 use proptest::prelude::*;
 use rand::RngExt;
@@ -24,6 +24,12 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
+    /// With one more token per image.
+    pub(crate) fn lengthen(&mut self) {
+        let Sequences { count, tokens, .. } = self.layout.only_kind().unwrap();
+        self.layout = Layout::new(count, tokens + 1).tiled(self.layout.members());
+    }
+
     pub(crate) fn router(&self) -> Router {
         self.router_on(&Device::flex())
     }
@@ -44,7 +50,8 @@ impl Scenario {
     pub(crate) fn context(&self) -> Context {
         let mut rng = Seed::new(self.seed).named("modality").rng();
         let modality = (0..self.layout.rows()).map(|_| rng.random_range(0..MODALITIES));
-        Context::training(self.layout, Seed::new(self.seed)).with_modality(modality.collect())
+        Context::training(self.layout.clone(), Seed::new(self.seed))
+            .with_modality(modality.collect())
     }
 
     pub(crate) fn route(&self) -> Routing {
@@ -81,10 +88,13 @@ fn sparse_with(allocations: impl Strategy<Value = Allocation>) -> impl Strategy<
     let parts = (allocations, affinities(), pools(), batch(), any::<u64>(), any::<bool>());
     parts.prop_flat_map(
         |(allocation, affinity, (experts, pool), (layout, grouping), seed, ties)| {
-            let layout = Layout { members: pool.members().unwrap_or(layout.members), ..layout };
+            let tokens = layout.only_kind().unwrap().tokens;
+            let members = pool.members().unwrap_or(layout.members());
+            let layout = layout.tiled(members);
             choices(experts).prop_map(move |(combine, pruning, image_scope, noise)| {
+                let layout = layout.clone();
                 let scope = match image_scope {
-                    true => Scope::Image { decided_by: seed as usize % layout.tokens },
+                    true => Scope::Image { decided_by: seed as usize % tokens },
                     false => Scope::Token,
                 };
                 let pool = pool.clone();
@@ -135,7 +145,7 @@ pub(crate) fn soft() -> impl Strategy<Value = Scenario> {
                     grouping,
                     ..RouterConfig::new(experts, Allocation::Soft(soft))
                 },
-                layout,
+                layout: layout.clone(),
                 seed,
                 ties,
             })
@@ -194,7 +204,7 @@ fn pools() -> impl Strategy<Value = (usize, Pool)> {
 
 fn batch() -> impl Strategy<Value = (Layout, Grouping)> {
     let layout = (1..4_usize, 1..3_usize, 1..7_usize)
-        .prop_map(|(images, members, tokens)| Layout { images, members, tokens });
+        .prop_map(|(images, members, tokens)| Layout::new(images, tokens).tiled(members));
     let grouping = prop_oneof![
         Just(Grouping::Batch),
         (1..3_usize).prop_map(Grouping::Images),

@@ -8,12 +8,14 @@ use burn::tensor::{
     ops::ConvOptions,
 };
 use omma_base::Seed;
+use omma_routing::{Affinity, Pool, Scope};
 use rand::RngExt;
 
 use super::{Family, Imported};
 use crate::{
-    config::{ModelConfig, MoeScope, Pooling, Position, RouterKind},
+    config::{ClassifierConfig, HeadConfig, ImageConfig, ModelConfig, Pooling, Position},
     error::Result,
+    inputs::sincos2d,
     mode::Mode,
     tensors::TensorSource,
 };
@@ -25,40 +27,51 @@ pub fn largest_difference(
     source: &mut dyn TensorSource,
     imported: &Imported,
     seed: Seed,
+    device: &Device,
 ) -> Result<Option<f32>> {
     let config = imported.model.config();
-    let routable = config.moe.as_ref().is_none_or(|moe| {
-        moe.router == RouterKind::SoftmaxTokenChoice
-            && moe.scope == MoeScope::Token
-            && moe.partition == 1
+    let routable = config.moe().is_none_or(|moe| {
+        let pool = &moe.router.pool;
+        moe.router.token_choice().is_some()
+            && moe.router.affinity == Affinity::Softmax
+            && moe.router.scope == Scope::Token
             && !moe.multi_pred
-            && (moe.members == 1 || moe.own_experts && moe.overlap == 0)
+            && moe.tiling == 1
+            && matches!(pool, Pool::All | Pool::Members { overlap: 0, .. })
     });
-    let fixed = config.position_resolution.is_none_or(|r| r == config.resolution);
-    if !routable || !fixed || config.batch_ensemble.is_some() || config.mimo.is_some() {
+    let ImageConfig { resolution, position_resolution, channels, .. } = config.image;
+    let fixed = position_resolution.is_none_or(|r| r == resolution);
+    let plain = config.encoder.batch_ensemble.is_none() && config.mimo.is_none();
+    if !routable || !fixed || !plain {
         return Ok(None);
     }
-    let ModelConfig { resolution, channels, .. } = *config;
     let mut rng = seed.named("image").rng();
     let pixels: Vec<f32> =
-        (0..resolution * resolution * channels).map(|_| rng.random_range(-1.0..1.0)).collect();
-    let device = Device::flex();
-    let shape = [1, resolution, resolution, channels];
-    let image = Tensor::<4>::from_data(TensorData::new(pixels, shape), &device);
+        (0..resolution.pixels() * channels).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let shape = [1, resolution.height, resolution.width, channels];
+    let image = Tensor::<4>::from_data(TensorData::new(pixels, shape), device);
     let found = imported.model.forward(image.clone(), &Mode::Inference)?.predictions.logits;
-    let expected = Definition { family: imported.family, config, source, imported }.run(image)?;
+    let mut reference = Reference { family: imported.family, config, source, imported, device };
+    let expected = reference.run(image)?;
     let difference = (found - expected).abs().max();
     Ok(Some(difference.try_into_vec_as::<f32>().expect("a float")[0]))
 }
 
-struct Definition<'a> {
+/// A forward pass in the terms of the project that wrote the checkpoint.
+struct Reference<'a> {
     family: Family,
     config: &'a ModelConfig,
     source: &'a mut dyn TensorSource,
     imported: &'a Imported,
+    device: &'a Device,
 }
 
-impl Definition<'_> {
+impl Reference<'_> {
+    fn head(&self) -> &ClassifierConfig {
+        let HeadConfig::Classifier(head) = &self.config.head;
+        head
+    }
+
     /// The tensors behind one of our parameters, in their own layout.
     fn theirs<const R: usize>(&mut self, parameter: &str) -> Result<Vec<Tensor<R>>> {
         let mapping = self.imported.mapping.iter();
@@ -78,10 +91,7 @@ impl Definition<'_> {
                 }
             }
             let values = self.source.read(&name)?;
-            tensors.push(Tensor::from_data(
-                TensorData::new(values, shape.as_slice()),
-                &Device::flex(),
-            ));
+            tensors.push(Tensor::from_data(TensorData::new(values, shape.as_slice()), self.device));
         }
         Ok(tensors)
     }
@@ -126,7 +136,7 @@ impl Definition<'_> {
 
     /// `softmax(q kᵀ / √Dh) v`, head by head.
     fn attend(&self, [q, k, v]: [Tensor<3>; 3]) -> Tensor<3> {
-        let heads = self.config.heads;
+        let heads = self.config.encoder.heads;
         let split = |x: Tensor<3>| {
             let [batch, tokens, width] = x.dims();
             x.reshape([batch, tokens, heads, width / heads]).swap_dims(1, 2)
@@ -148,11 +158,12 @@ impl Definition<'_> {
                 .collect(),
         };
         let mut parts: [Tensor<3>; 3] = parts.try_into().expect("queries, keys, values");
-        if self.config.qk_norm {
+        if self.config.encoder.qk_norm {
             for (part, which) in parts.iter_mut().zip(["q_norm", "k_norm"]) {
                 let gamma = self.one::<1>(&format!("{name}.{which}"))?;
                 let [batch, tokens, width] = part.dims();
-                let shape = [batch, tokens, self.config.heads, width / self.config.heads];
+                let shape =
+                    [batch, tokens, self.config.encoder.heads, width / self.config.encoder.heads];
                 let split = part.clone().reshape(shape);
                 let centred = split.clone() - split.mean_dim(3);
                 let variance = centred.clone().square().mean_dim(3);
@@ -168,7 +179,7 @@ impl Definition<'_> {
 
     /// Flax keeps `[heads, Dh, D]`, of which the first two axes are one.
     fn out(&mut self, name: &str) -> Result<Tensor<2>> {
-        let width = self.config.width;
+        let width = self.config.encoder.width;
         match self.pytorch() {
             true => self.one(name),
             false => Ok(self.one::<3>(name)?.reshape([width, width])),
@@ -177,25 +188,27 @@ impl Definition<'_> {
 
     /// Every expert on every token, weighted by the gates of the `k` best.
     fn moe(&mut self, x: Tensor<3>, name: &str, members: usize) -> Result<Tensor<3>> {
-        let moe = self.config.moe.clone().expect("a block with experts has settings");
+        let moe = self.config.moe().cloned().expect("a block with experts has settings");
+        let k = moe.k().expect("tokens choose");
         let [rows, tokens, width] = x.dims();
-        let gate = self.one::<2>(&format!("{name}.router.weight"))?.reshape([width, moe.experts]);
-        let own = moe.experts / members;
+        let gate =
+            self.one::<2>(&format!("{name}.router.weight"))?.reshape([width, moe.router.experts]);
+        let own = moe.router.experts / members;
         let flat = x.reshape([rows * tokens, width]);
         let logits = flat.clone().matmul(gate);
         let member: Vec<i32> =
             (0..rows * tokens).map(|row| (row / tokens % members) as i32).collect();
-        let mut output = Tensor::zeros([rows * tokens, width], &Device::flex());
+        let mut output = Tensor::zeros([rows * tokens, width], self.device);
         for m in 0..members {
             let of_member: Vec<f32> =
                 member.iter().map(|of| f32::from(u8::from(*of == m as i32))).collect();
-            let of_member = Tensor::<1>::from_floats(of_member.as_slice(), &Device::flex());
+            let of_member = Tensor::<1>::from_floats(of_member.as_slice(), self.device);
             let gates = softmax(logits.clone().narrow(1, m * own, own), 1);
-            let (_, best): (_, Tensor<2, Int>) = gates.clone().topk_with_indices(moe.k, 1);
+            let (_, best): (_, Tensor<2, Int>) = gates.clone().topk_with_indices(k, 1);
             let chosen = Tensor::<2>::zeros_like(&gates).scatter(
                 1,
                 best,
-                Tensor::ones([rows * tokens, moe.k], &Device::flex()),
+                Tensor::ones([rows * tokens, k], self.device),
                 burn::tensor::IndexingUpdateOp::Add,
             );
             let gates = gates * chosen * of_member.unsqueeze_dim(1);
@@ -224,27 +237,25 @@ impl Definition<'_> {
         let kernel = self.one::<4>("embed.weight")?;
         let kernel = if self.pytorch() { kernel } else { kernel.permute([3, 2, 0, 1]) };
         let bias = self.one::<1>("embed.bias")?;
-        let options = ConvOptions::new([self.config.patch; 2], [0, 0], [1, 1], 1);
+        let options = ConvOptions::new([self.config.image.patch; 2], [0, 0], [1, 1], 1);
         let patches = conv2d(image.permute([0, 3, 1, 2]), kernel, Some(bias), options);
         let [_, width, rows, columns] = patches.dims();
         let patches = patches.reshape([1, width, rows * columns]).swap_dims(1, 2);
         let mut prefix = Vec::new();
-        if self.config.class_token {
+        if self.config.image.class_token {
             prefix.push(self.one::<1>("embed.class_token")?.reshape([1, 1, width]));
         }
-        let registers = match self.config.registers {
+        let registers = match self.config.image.registers {
             0 => None,
             n => Some(self.one::<2>("embed.registers")?.reshape([1, n, width])),
         };
-        let positions = match self.config.position {
+        let positions = match self.config.image.position {
             Position::Learned | Position::LearnedPatches => {
                 let all = self.one::<2>("embed.position")?;
                 let [n, _] = all.dims();
                 Some(all.reshape([1, n, width]))
             }
-            Position::Sincos2d => {
-                Some(crate::layers::sincos2d((rows, columns), width, &Device::flex()).unsqueeze())
-            }
+            Position::Sincos2d => Some(sincos2d((rows, columns), width, self.device).unsqueeze()),
             Position::None => None,
         };
         let Some(positions) = positions else {
@@ -281,7 +292,7 @@ impl Definition<'_> {
     }
 
     fn scaled(&mut self, x: Tensor<3>, name: &str) -> Result<Tensor<3>> {
-        match self.config.layer_scale {
+        match self.config.encoder.layer_scale {
             Some(_) => Ok(x * self.one::<1>(name)?.unsqueeze()),
             None => Ok(x),
         }
@@ -289,8 +300,8 @@ impl Definition<'_> {
 
     fn run(&mut self, image: Tensor<4>) -> Result<Tensor<3>> {
         let mut x = self.embed(image)?;
-        let kinds = self.config.feed_forwards()?;
-        let tiling = self.config.tiling()?;
+        let kinds = self.config.encoder.feed_forwards()?;
+        let tiling = self.config.encoder.tiling()?;
         let mut members = 1;
         for (index, kind) in kinds.iter().enumerate() {
             if let Some(tiling) = tiling.filter(|tiling| tiling.block == index) {
@@ -310,7 +321,7 @@ impl Definition<'_> {
             x = x + self.scaled(branch, &format!("{name}.scale2"))?;
         }
         let features = self.pool(x)?; // [members, 1, features]
-        let features = match self.config.representation {
+        let features = match self.head().representation {
             Some(_) => {
                 let (weight, bias) =
                     (self.one("representation.weight")?, self.one("representation.bias")?);
@@ -318,7 +329,7 @@ impl Definition<'_> {
             }
             None => features,
         };
-        match self.config.classes {
+        match self.config.classes() {
             0 => Ok(features),
             _ => {
                 let (weight, bias) = (self.one("head.weight")?, self.one("head.bias")?);
@@ -329,19 +340,19 @@ impl Definition<'_> {
 
     fn pool(&mut self, x: Tensor<3>) -> Result<Tensor<3>> {
         let [_, tokens, _] = x.dims();
-        let prefix = self.config.prefix_tokens();
-        if self.config.pooling == Pooling::PatchMean {
+        let prefix = self.config.image.prefix_tokens();
+        if self.head().pooling == Pooling::PatchMean {
             return self.norm(x.narrow(1, prefix, tokens - prefix).mean_dim(1), "norm");
         }
         let x = self.norm(x, "norm")?;
         let mean = |x: Tensor<3>, first: usize| x.narrow(1, first, tokens - first).mean_dim(1);
-        Ok(match self.config.pooling {
+        Ok(match self.head().pooling {
             Pooling::Token => x.narrow(1, 0, 1),
             Pooling::TokenAndMean => {
                 Tensor::cat(vec![x.clone().narrow(1, 0, 1), mean(x, prefix)], 2)
             }
             Pooling::Map => {
-                let width = self.config.width;
+                let width = self.config.encoder.width;
                 let mut part = |x: Tensor<3>, name: &str| -> Result<Tensor<3>> {
                     let weight = match name {
                         "out" => self.out("pool.out.weight")?,

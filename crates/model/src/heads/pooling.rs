@@ -7,12 +7,7 @@ use burn::{
 use omma_base::Seed;
 use omma_kernels::attention;
 
-use super::{
-    experts::{Mlp, MlpConfig},
-    head::Dense,
-    init::xavier,
-    norm::Norm,
-};
+use crate::layers::{Dense, Mlp, MlpConfig, Norm, xavier};
 
 /// The MAP head: a learned query attends to all tokens, then `z + MLP(LN(z))`.
 #[derive(Module, Debug)]

@@ -7,15 +7,15 @@ use burn::{
 use omma_base::Seed;
 use omma_kernels::linear;
 
-use super::{
-    init::{constant, normal, xavier},
-    position::{interpolate, sincos2d},
+use super::position::{interpolate, sincos2d};
+use crate::{
+    config::{ImageConfig, Position},
+    layers::{constant, normal, xavier},
 };
-use crate::config::{ModelConfig, Position};
 
 /// Cuts an image into patches, projects them, and puts class and register tokens in front.
 #[derive(Module, Debug)]
-pub struct Embedding {
+pub struct PatchEmbedding {
     /// `[patch · patch · channels, D]`, pixels in the order row, column, channel.
     pub weight: Param<Tensor<2>>,
     /// `[D]`.
@@ -24,25 +24,30 @@ pub struct Embedding {
     pub class_token: Option<Param<Tensor<1>>>,
     /// `[R, D]`.
     pub registers: Option<Param<Tensor<2>>>,
-    /// `[side · side, D]`, in front of them one for the class token if that has a position.
+    /// `[rows · columns, D]`, in front of them one for the class token if that has a position.
     pub position: Option<Param<Tensor<2>>>,
     #[module(skip)]
-    patch: usize,
-    #[module(skip)]
-    kind: Position,
+    config: ImageConfig,
 }
 
-impl Embedding {
+impl PatchEmbedding {
     /// Xavier uniform patches, tokens and positions near 0. With MIMO the images of a forward pass
     /// lie beside each other on the channel axis.
-    pub fn new(config: &ModelConfig, seed: Seed, device: &Device) -> Self {
-        let ModelConfig { width, patch, registers, .. } = *config;
-        let inputs = config.mimo.as_ref().map_or(1, |mimo| mimo.members);
-        let pixels = patch * patch * config.channels * inputs;
-        let side = config.position_grid();
+    ///
+    /// - `width`: features of a token, `D`; `images`: of a forward pass, beside each other
+    pub fn new(
+        config: &ImageConfig,
+        width: usize,
+        images: usize,
+        seed: Seed,
+        device: &Device,
+    ) -> Self {
+        let ImageConfig { patch, registers, .. } = *config;
+        let pixels = patch * patch * config.channels * images;
+        let (rows, columns) = config.position_grid();
         let positions = match config.position {
-            Position::Learned => Some(side * side + usize::from(config.class_token)),
-            Position::LearnedPatches => Some(side * side),
+            Position::Learned => Some(rows * columns + usize::from(config.class_token)),
+            Position::LearnedPatches => Some(rows * columns),
             Position::Sincos2d | Position::None => None,
         };
         let positions = positions.map(|n| normal([n, width], 0.02, seed.named("position"), device));
@@ -54,8 +59,7 @@ impl Embedding {
             class_token: config.class_token.then(|| constant([width], 0.0, device)),
             registers,
             position: positions,
-            patch,
-            kind: config.position,
+            config: config.clone(),
         }
     }
 
@@ -63,7 +67,7 @@ impl Embedding {
     /// - returns: `[B, T, D]`: class token, registers, patches row by row
     pub fn forward(&self, images: Tensor<4>) -> Tensor<3> {
         let [batch, height, width, channels] = images.dims();
-        let patch = self.patch;
+        let patch = self.config.patch;
         let (rows, columns) = (height / patch, width / patch);
         let images = match (height, width) == (rows * patch, columns * patch) {
             true => images,
@@ -77,7 +81,7 @@ impl Embedding {
         let [_, _, features] = patches.dims();
         let device = patches.device();
 
-        let class_position = match (&self.position, &self.class_token, self.kind) {
+        let class_position = match (&self.position, &self.class_token, self.config.position) {
             (Some(position), Some(_), Position::Learned) => {
                 Some(position.val().slice([0..1, 0..features]))
             }
@@ -86,9 +90,10 @@ impl Embedding {
         let first = usize::from(class_position.is_some());
         let positions = self.position.as_ref().map(|position| {
             let [all, _] = position.dims();
-            interpolate(position.val().slice([first..all, 0..features]), (rows, columns))
+            let patches = position.val().slice([first..all, 0..features]);
+            interpolate(patches, self.config.position_grid(), (rows, columns))
         });
-        let positions = match self.kind {
+        let positions = match self.config.position {
             Position::Sincos2d => Some(sincos2d((rows, columns), features, &device)),
             _ => positions,
         };

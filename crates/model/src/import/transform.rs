@@ -46,12 +46,12 @@ impl fmt::Display for How {
 
 /// Tensors, and what happens to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Recipe {
+pub(super) struct Transform {
     pub(super) how: How,
     pub(super) tensors: Vec<String>,
 }
 
-impl Recipe {
+impl Transform {
     /// The values of a parameter; fails where the tensors do not have its size.
     pub(super) fn run(
         &self,
@@ -195,11 +195,11 @@ mod tests {
     use super::*;
 
     fn run(how: How, shape: &[usize], tensors: &[(&[usize], &[f32])]) -> Vec<f32> {
-        let recipe = Recipe { how, tensors: Vec::new() };
+        let transform = Transform { how, tensors: Vec::new() };
         let shapes: Vec<Vec<usize>> = tensors.iter().map(|(shape, _)| shape.to_vec()).collect();
         let values = tensors.iter().map(|(_, values)| values.to_vec()).collect();
         let parameter = Parameter { name: String::new(), shape: shape.to_vec() };
-        recipe.combine(&shapes, values, &parameter).unwrap()
+        transform.combine(&shapes, values, &parameter).unwrap()
     }
 
     #[test]

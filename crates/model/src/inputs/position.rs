@@ -26,23 +26,26 @@ pub(crate) fn sincos2d(
     Tensor::from_data(TensorData::new(code, [rows * columns, width]), device)
 }
 
-/// A square grid of vectors at another size, by bicubic interpolation with pixel centres at half
-/// integers (as PyTorch does it without aligned corners, which is what DINOv2 uses).
+/// A grid of vectors at another size, by bicubic interpolation with pixel centres at half integers (as
+/// PyTorch does it without aligned corners, which is what DINOv2 uses).
 ///
-/// - `grid`: `[side · side, D]`
+/// - `grid`: `[height · width, D]`, of `(height, width)` vectors
 /// - returns: `[rows · columns, D]`
-pub(crate) fn interpolate(grid: Tensor<2>, (rows, columns): (usize, usize)) -> Tensor<2> {
-    let [patches, width] = grid.dims();
-    let side = patches.isqrt();
-    if (rows, columns) == (side, side) {
+pub(crate) fn interpolate(
+    grid: Tensor<2>,
+    (height, width): (usize, usize),
+    (rows, columns): (usize, usize),
+) -> Tensor<2> {
+    if (rows, columns) == (height, width) {
         return grid;
     }
+    let [_, features] = grid.dims();
     let device = grid.device();
-    let vertical = grid.reshape([side, side * width]);
-    let vertical = bicubic(side, rows, &device).matmul(vertical); // [rows, side · D]
-    let across = vertical.reshape([rows, side, width]).swap_dims(0, 1); // [side, rows, D]
-    let across = bicubic(side, columns, &device).matmul(across.reshape([side, rows * width]));
-    across.reshape([columns, rows, width]).swap_dims(0, 1).reshape([rows * columns, width])
+    let down = grid.reshape([height, width * features]);
+    let down = bicubic(height, rows, &device).matmul(down); // [rows, width · D]
+    let across = down.reshape([rows, width, features]).swap_dims(0, 1); // [width, rows, D]
+    let across = bicubic(width, columns, &device).matmul(across.reshape([width, rows * features]));
+    across.reshape([columns, rows, features]).swap_dims(0, 1).reshape([rows * columns, features])
 }
 
 /// `[to, from]`: each output as a weighted sum of the inputs.
@@ -81,7 +84,7 @@ mod tests {
     fn interpolation_is_that_of_pytorch() {
         let grid: Vec<f32> = (0..9).map(|i| i as f32).collect();
         let grid = Tensor::from_data(TensorData::new(grid, [9, 1]), &Device::flex());
-        let found = values(interpolate(grid, (2, 4)));
+        let found = values(interpolate(grid, (3, 3), (2, 4)));
         let expected: [f32; 8] =
             [0.50244, 1.10400, 2.04443, 2.64600, 5.35400, 5.95557, 6.89600, 7.49756];
         for (found, expected) in found.iter().zip(expected) {
@@ -89,10 +92,30 @@ mod tests {
         }
     }
 
+    /// Rows are interpolated by themselves, and columns by themselves, whatever the shape.
+    #[test]
+    fn a_rectangle_is_interpolated_along_its_own_sides() {
+        let line = |length: usize| -> Vec<f32> { (0..length).map(|i| (i * i) as f32).collect() };
+        let one = |length: usize, to: usize| {
+            let values = TensorData::new(line(length), [length, 1]);
+            let grid = Tensor::from_data(values, &Device::flex());
+            self::values(interpolate(grid, (1, length), (1, to)))
+        };
+        let (down, across) = (one(3, 5), one(4, 2));
+        let product: Vec<f32> =
+            line(3).iter().flat_map(|a| line(4).into_iter().map(move |b| a * b)).collect();
+        let grid = Tensor::from_data(TensorData::new(product, [12, 1]), &Device::flex());
+        let found = values(interpolate(grid, (3, 4), (5, 2)));
+        let expected = down.iter().flat_map(|a| across.iter().map(move |b| a * b));
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-4, "{found} {expected}");
+        }
+    }
+
     #[test]
     fn a_constant_grid_stays_constant() {
         let grid = Tensor::full([16, 3], 2.5, &Device::flex());
-        for value in values(interpolate(grid, (7, 3))) {
+        for value in values(interpolate(grid, (2, 8), (7, 3))) {
             assert!((value - 2.5).abs() < 1e-6);
         }
     }

@@ -1,0 +1,82 @@
+//! Short names of settings: what users write, and what files of earlier versions say.
+
+use omma_base::range::OutOfRange;
+
+/// A setting's short name, and where it is in a [`ModelConfig`](super::ModelConfig).
+pub(super) const SHORT: &[(&str, &str)] = &[
+    ("resolution", "image.resolution"),
+    ("position_resolution", "image.position_resolution"),
+    ("channels", "image.channels"),
+    ("patch", "image.patch"),
+    ("class_token", "image.class_token"),
+    ("registers", "image.registers"),
+    ("position", "image.position"),
+    ("normalisation", "image.normalisation"),
+    ("width", "encoder.width"),
+    ("depth", "encoder.depth"),
+    ("heads", "encoder.heads"),
+    ("mlp", "encoder.mlp"),
+    ("activation", "encoder.activation"),
+    ("dropout", "encoder.dropout"),
+    ("qk_norm", "encoder.qk_norm"),
+    ("layer_scale", "encoder.layer_scale"),
+    ("batch_ensemble", "encoder.batch_ensemble"),
+    ("mc_samples", "encoder.mc_samples"),
+    ("moe", "encoder.moe"),
+    ("moe.experts", "encoder.moe.router.experts"),
+    ("moe.k", "encoder.moe.router.allocation.k"),
+    ("moe.slots", "encoder.moe.router.allocation.slots"),
+    ("moe.order", "encoder.moe.router.allocation.order"),
+    ("moe.capacity_ratio", "encoder.moe.router.allocation.capacity.factor"),
+    ("moe.capacity_multiple", "encoder.moe.router.allocation.capacity.multiple_of"),
+    ("moe.inference_capacity_ratio", "encoder.moe.router.allocation.inference_capacity.factor"),
+    ("moe.overlap", "encoder.moe.router.pool.overlap"),
+    ("moe.combine", "encoder.moe.router.combine"),
+    ("moe.grouping", "encoder.moe.router.grouping"),
+    ("moe.noise", "encoder.moe.router.noise"),
+    ("moe.losses", "encoder.moe.router.losses"),
+    ("pooling", "head.pooling"),
+    ("representation", "head.representation"),
+    ("classes", "head.classes"),
+];
+
+/// The full name of a setting that may be given by a short one: `moe.k` is
+/// `encoder.moe.router.allocation.k`, and `normalisation.mean` is `image.normalisation.mean`.
+pub fn full_name(key: &str) -> String {
+    let fits = |short: &str| match key.strip_prefix(short) {
+        Some(rest) => rest.is_empty() || rest.starts_with('.'),
+        None => false,
+    };
+    let found = SHORT.iter().filter(|(short, _)| fits(short)).max_by_key(|(short, _)| short.len());
+    found.map_or(key.to_owned(), |(short, full)| format!("{full}{}", &key[short.len()..]))
+}
+
+/// The shortest name of a setting, which is what its user has most likely written.
+pub(super) fn short_name(key: &str) -> String {
+    let fits = |full: &str| match key.strip_prefix(full) {
+        Some(rest) => rest.is_empty() || rest.starts_with('.'),
+        None => false,
+    };
+    let found = SHORT.iter().filter(|(_, full)| fits(full)).max_by_key(|(_, full)| full.len());
+    found.map_or(key.to_owned(), |(short, full)| format!("{short}{}", &key[full.len()..]))
+}
+
+/// The same error about the short name.
+pub(super) fn in_short(error: OutOfRange) -> OutOfRange {
+    OutOfRange { key: short_name(&error.key), ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_name_is_its_full_one_and_back() {
+        for (short, full) in SHORT {
+            assert_eq!((full_name(short), short_name(full)), (full.to_string(), short.to_string()));
+        }
+        assert_eq!(full_name("normalisation.mean"), "image.normalisation.mean");
+        assert_eq!(full_name("moe.router.affinity.kind"), "encoder.moe.router.affinity.kind");
+        assert_eq!(full_name("moex"), "moex");
+    }
+}

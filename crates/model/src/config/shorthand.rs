@@ -1,0 +1,115 @@
+//! Settings of experts that stand for more than one value.
+
+use omma_routing::{Allocation, Grouping, Loss, LossTerm, Pool, RouterConfig, RoutingError, Scope};
+use serde_json::Value;
+
+use super::MoeConfig;
+
+/// Their names below `moe`.
+///
+/// | setting | stands for |
+/// |---|---|
+/// | `members=2` | a pool of two members with experts of their own; 1 for one pool |
+/// | `own_experts=false` | the same members, tiled over one pool |
+/// | `partition=2` | a pool that is cut into two subsets; 1 for one pool |
+/// | `images_per_group=4` | groups of four images; 0 for the whole batch |
+/// | `scope=image` | the class token decides for its image; `token` for every token |
+/// | `importance_loss=0.01`, `load_loss`, `balance_loss`, `z_loss` | the weight of this loss on all tokens; 0 for none |
+pub(super) const SHORTHANDS: &[&str] = &[
+    "members",
+    "own_experts",
+    "partition",
+    "images_per_group",
+    "scope",
+    "importance_loss",
+    "load_loss",
+    "balance_loss",
+    "z_loss",
+];
+
+/// Another router for the same experts, members and number of choices.
+pub(super) fn renamed(router: &RouterConfig, name: &str) -> Result<RouterConfig, RoutingError> {
+    let k = match &router.allocation {
+        Allocation::TokenChoice(choice) => choice.k,
+        Allocation::ExpertChoice(choice) => choice.capacity.factor.round().max(1.0) as usize,
+        Allocation::Soft(_) => 1,
+    };
+    let fresh = RouterConfig::named(name, router.experts, k)?;
+    let soft = |router: &RouterConfig| matches!(router.allocation, Allocation::Soft(_));
+    if soft(&fresh) || soft(router) {
+        return Ok(fresh);
+    }
+    let RouterConfig { pool, pruning, grouping, scope, .. } = router.clone();
+    Ok(RouterConfig { pool, pruning, grouping, scope, ..fresh })
+}
+
+/// Applies a shorthand; nothing where the key is none.
+pub(super) fn apply(moe: &mut MoeConfig, key: &str, value: &Value) -> Option<Result<(), String>> {
+    SHORTHANDS.contains(&key).then(|| change(moe, key, value))
+}
+
+fn change(moe: &mut MoeConfig, key: &str, value: &Value) -> Result<(), String> {
+    let router = &mut moe.router;
+    match key {
+        "members" => {
+            let members = whole(value, 1, 1_024)?;
+            let overlap = match router.pool {
+                Pool::Members { overlap, .. } => overlap,
+                _ => 0,
+            };
+            moe.tiling = 1;
+            router.pool = match members {
+                1 => Pool::All,
+                _ => Pool::Members { members, overlap },
+            };
+        }
+        "own_experts" => {
+            let own = value.as_bool().ok_or("it is true or false")?;
+            let members = router.pool.members().unwrap_or(moe.tiling);
+            (moe.tiling, router.pool) = match (own, members) {
+                (_, 1) => (1, router.pool.clone()),
+                (true, members) => (1, Pool::Members { members, overlap: 0 }),
+                (false, members) => (members, Pool::All),
+            };
+        }
+        "partition" => {
+            router.pool = match whole(value, 1, 1_024)? {
+                1 => Pool::All,
+                subsets => Pool::Partition { subsets },
+            };
+        }
+        "images_per_group" => {
+            router.grouping = match whole(value, 0, 1_000_000_000)? {
+                0 => Grouping::Batch,
+                images => Grouping::Images(images),
+            };
+        }
+        "scope" => {
+            router.scope = match value.as_str() {
+                Some("token") => Scope::Token,
+                Some("image") => Scope::Image { decided_by: 0 },
+                _ => return Err("it is token or image".to_owned()),
+            };
+        }
+        _ => {
+            let loss = match key {
+                "importance_loss" => Loss::Importance,
+                "load_loss" => Loss::Load,
+                "balance_loss" => Loss::Balance,
+                _ => Loss::Z,
+            };
+            let weight = value.as_f64().filter(|weight| (0.0..=1_000.0).contains(weight));
+            let weight = weight.ok_or("it is from 0 to 1000")?;
+            router.losses.retain(|term| term.loss != loss || term.modality.is_some());
+            if weight > 0.0 {
+                router.losses.push(LossTerm::new(loss, weight));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn whole(value: &Value, least: u64, most: u64) -> Result<usize, String> {
+    let number = value.as_u64().filter(|number| (least..=most).contains(number));
+    number.map(|number| number as usize).ok_or(format!("it is from {least} to {most}"))
+}

@@ -1,0 +1,125 @@
+//! The encoder: blocks that tokens pass, whatever they were before.
+
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
+use omma_base::Seed;
+use omma_routing::{Layout, Routing};
+
+use crate::{
+    config::{EncoderConfig, FeedForwardKind, Tiling},
+    error::Result,
+    layers::{Block, Norm, tile},
+    mode::Mode,
+};
+
+/// A stack of blocks. It sees rows of features and how they lie, and knows nothing of pixels, words or
+/// classes; attention stays inside a sequence, and an MoE layer routes all rows together.
+#[derive(Module, Debug)]
+pub struct Encoder {
+    /// One after the other.
+    pub blocks: Vec<Block>,
+    /// Behind the last block, unless the head normalises what it makes of the tokens.
+    pub norm: Option<Norm>,
+    #[module(skip)]
+    config: EncoderConfig,
+}
+
+/// What leaves an encoder.
+#[derive(Debug)]
+pub struct Encoded {
+    /// `[N, D]`, rows as `layout` says.
+    pub tokens: Tensor<2>,
+    /// With more members than before, where the encoder is an ensemble.
+    pub layout: Layout,
+    /// The blocks with experts, and who went where in them.
+    pub routings: Vec<(usize, Routing)>,
+}
+
+/// A place between two parts of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// In front of the first block.
+    Embedded,
+    /// Behind a block.
+    Block(usize),
+    /// What leaves the encoder.
+    Encoded,
+}
+
+impl EncoderConfig {
+    /// Blocks with fresh parameters, and a normalisation behind them if there is to be one.
+    pub(crate) fn init(&self, normalises: bool, seed: Seed, device: &Device) -> Result<Encoder> {
+        let kinds = self.feed_forwards()?;
+        let last_moe = kinds.iter().rposition(|kind| *kind == FeedForwardKind::Moe);
+        let multi_pred = self.moe.as_ref().filter(|moe| moe.multi_pred);
+        let choices = |block| {
+            multi_pred.filter(|_| Some(block) == last_moe).map(|moe| moe.experts_per_token())
+        };
+        let blocks = kinds.iter().enumerate().map(|(index, kind)| {
+            let seed = seed.named("block").numbered(index as u64);
+            Block::new(self, *kind, choices(index), seed, device)
+        });
+        Ok(Encoder {
+            blocks: blocks.collect::<Result<_>>()?,
+            norm: normalises.then(|| Norm::new(self.width, device)),
+            config: self.clone(),
+        })
+    }
+}
+
+impl Encoder {
+    /// What this encoder is.
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
+    }
+
+    /// - `tokens`: `[N, D]`, rows as `layout` says
+    pub fn forward(&self, tokens: Tensor<2>, layout: Layout, mode: &Mode) -> Result<Encoded> {
+        self.forward_observed(tokens, layout, mode, |_, _, _| {})
+    }
+
+    /// The same, showing the tokens of every stage, `[N, D]`, and how they lie, to `observe`.
+    pub fn forward_observed(
+        &self,
+        tokens: Tensor<2>,
+        layout: Layout,
+        mode: &Mode,
+        mut observe: impl FnMut(Stage, &Tensor<2>, &Layout),
+    ) -> Result<Encoded> {
+        observe(Stage::Embedded, &tokens, &layout);
+        let (mut x, mut layout) = (tokens, layout);
+        let mut routings = Vec::new();
+        let tiling = self.tiling(mode)?;
+        for (index, block) in self.blocks.iter().enumerate() {
+            let here = tiling.filter(|tiling| tiling.block == index);
+            let tiled = |x: Tensor<2>, layout: Layout, before_attention: bool| match here {
+                Some(tiling) if tiling.before_attention == before_attention => {
+                    (tile(x, &layout, tiling.members), layout.tiled(tiling.members))
+                }
+                _ => (x, layout),
+            };
+            (x, layout) = tiled(x, layout, true);
+            x = block.attend(x, &layout);
+            (x, layout) = tiled(x, layout, false);
+            let seed = mode.seed().named("block").numbered(index as u64);
+            let output = block.feed(x, layout, mode, seed)?;
+            (x, layout) = (output.tokens, output.layout);
+            routings.extend(output.routing.map(|routing| (index, routing)));
+            observe(Stage::Block(index), &x, &layout);
+        }
+        let tokens = match &self.norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        observe(Stage::Encoded, &tokens, &layout);
+        Ok(Encoded { tokens, layout, routings })
+    }
+
+    /// MC samples are drawn at inference only; other members exist always.
+    fn tiling(&self, mode: &Mode) -> Result<Option<Tiling>> {
+        let samples = self.config.mc_samples > 1;
+        Ok(self.config.tiling()?.filter(|_| !samples || matches!(mode, Mode::Sampling(_))))
+    }
+}

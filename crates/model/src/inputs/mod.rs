@@ -1,0 +1,7 @@
+//! What goes in: everything that becomes tokens, one file each.
+
+mod patches;
+mod position;
+
+pub use patches::PatchEmbedding;
+pub(crate) use position::sincos2d;
