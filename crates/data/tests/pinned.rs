@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use omma_base::{Seed, checksum};
+use omma_base::{Resolution, Seed, checksum};
 use omma_data::{
-    Batch, Dataset, EvalLoader, Pixels, Position, Result, Sample, Shared, Split, TrainLoader,
-    TrainOptions,
+    Batch, Cursor, Dataset, EvalLoader, Pixels, Result, Sample, Shared, Split, TargetKind, Targets,
+    TrainLoader, TrainOptions,
     augment::{Augmentation, Crop, Mixing},
     world::{Variant, World},
 };
@@ -17,7 +17,7 @@ use omma_data::{
 const SIDE: usize = 24;
 
 fn world(side: usize) -> World {
-    World::new(7, side, 30, Split::Train, Variant::Usual)
+    World::new(7, Resolution::square(side), 30, Split::Train, Variant::Usual)
 }
 
 /// Scenes of many shapes, one of them so narrow that no random part of it has a usual aspect.
@@ -42,7 +42,7 @@ impl Dataset for Shapes {
     fn get(&self, index: usize) -> Result<Sample> {
         let sample = self.world.get(index)?;
         let (width, height) = self.sides[index % self.sides.len()];
-        Ok(Sample::new(sample.picture.resized(width, height), sample.label))
+        Ok(Sample::new(sample.picture.resized(Resolution::new(height, width)), sample.label))
     }
 }
 
@@ -52,32 +52,42 @@ fn shapes() -> Shared {
 }
 
 fn pixels() -> Pixels {
-    Pixels { side: SIDE, mean: [0.5, 0.4, 0.3], deviation: [0.25, 0.5, 1.0] }
+    Pixels {
+        resolution: Resolution::square(SIDE),
+        mean: [0.5, 0.4, 0.3],
+        deviation: [0.25, 0.5, 1.0],
+    }
+}
+
+fn distribution(batch: &Batch) -> &[f32] {
+    match &batch.targets {
+        Targets::Classes { distribution, .. } => distribution,
+        other => panic!("these are no classes: {other:?}"),
+    }
 }
 
 /// Sums of the pixels, of the targets, and of which images they are.
 fn sums(batches: &[Batch]) -> [String; 3] {
     let floats = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let pixels: Vec<u8> = batches.iter().flat_map(|batch| floats(&batch.pixels)).collect();
-    let targets: Vec<u8> = batches.iter().flat_map(|batch| floats(&batch.targets)).collect();
-    let numbers = batches.iter().flat_map(|batch| batch.labels.iter().chain(&batch.indices));
+    let targets: Vec<u8> = batches.iter().flat_map(|batch| floats(distribution(batch))).collect();
+    let numbers = batches.iter().flat_map(|batch| batch.labels().iter().chain(&batch.indices));
     let numbers: Vec<u8> = numbers.map(|number| *number as u8).collect();
     [checksum(pixels), checksum(targets), checksum(numbers)]
 }
 
-fn train(augmentation: Augmentation, mixing: Mixing, label_smoothing: f64) -> [String; 3] {
+fn train(augmentation: Augmentation, mixing: Mixing, smoothing: f64) -> [String; 3] {
     let options = TrainOptions {
         batch: 7,
         pixels: pixels(),
         augmentation,
         mixing,
-        label_smoothing,
+        targets: TargetKind::Classes { smoothing },
         prefetch: 1,
         workers: 1,
         bad_share: 0.0,
     };
-    let mut loader =
-        TrainLoader::new(shapes(), options, Seed::new(11), Position::default()).unwrap();
+    let mut loader = TrainLoader::new(shapes(), options, Seed::new(11), Cursor::default()).unwrap();
     let batches: Vec<Batch> = (0..8).map(|_| loader.next_batch().unwrap()).collect();
     sums(&batches)
 }
@@ -105,7 +115,7 @@ fn scenes_are_what_they_were() {
     for (side, variant) in
         [(8, Variant::Usual), (33, Variant::Usual), (32, Variant::NearOod), (64, Variant::FarOod)]
     {
-        let world = World::new(7, side, 30, Split::Train, variant);
+        let world = World::new(7, Resolution::square(side), 30, Split::Train, variant);
         let samples: Vec<Sample> = (0..10).map(|index| world.get(index).unwrap()).collect();
         let pixels: Vec<u8> = samples.iter().flat_map(|s| s.picture.pixels.clone()).collect();
         let masks: Vec<u8> = samples.iter().flat_map(|s| s.mask.clone().unwrap()).collect();
