@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
-use omma_base::checksum;
+use omma_base::{Resolution, checksum};
 use omma_data::{
     Selection, Shared, Split,
     formats::{self, DataSpec, whole_name},
@@ -130,6 +130,7 @@ impl Data {
     pub(crate) fn of(named: Option<&str>, candidates: &[Candidate]) -> Result<Self> {
         let first = candidates.first().and_then(|candidate| candidate.recipe.as_ref());
         let side = candidates.first().map_or(32, |one| one.model.config().resolution);
+        let resolution = Resolution::square(side);
         let same = |recipe: &&Recipe| {
             named.is_none_or(|name| whole_name(name) == whole_name(&recipe.data.name))
         };
@@ -155,7 +156,7 @@ impl Data {
         };
         // As runs remember it, so that evaluations of both can be compared.
         let name = whole_name(name);
-        Ok(Self { spec: DataSpec { size: side, ..DataSpec::named(&name) }, recipe: None })
+        Ok(Self { spec: DataSpec { resolution, ..DataSpec::named(&name) }, recipe: None })
     }
 
     /// A split of it; at most `limit` samples, evenly spread.
@@ -218,7 +219,7 @@ pub(crate) fn outside_name(text: &str) -> String {
 /// Data sets from outside, each with a name of its own.
 pub(crate) fn outside_sets(
     texts: &[String],
-    side: usize,
+    resolution: Resolution,
     limit: Option<usize>,
 ) -> Result<Vec<Images>> {
     for (place, text) in texts.iter().enumerate() {
@@ -230,12 +231,12 @@ pub(crate) fn outside_sets(
             );
         }
     }
-    texts.iter().map(|text| outside(text, side, limit)).collect()
+    texts.iter().map(|text| outside(text, resolution, limit)).collect()
 }
 
-fn outside(text: &str, side: usize, limit: Option<usize>) -> Result<Images> {
+fn outside(text: &str, resolution: Resolution, limit: Option<usize>) -> Result<Images> {
     let (name, path) = outside_parts(text);
-    let spec = DataSpec { size: side, ..DataSpec::named(path) };
+    let spec = DataSpec { resolution, ..DataSpec::named(path) };
     let data = formats::open(&spec, Split::Test)
         .or_else(|error| formats::open(&spec, Split::Train).map_err(|_| error))
         .with_context(|| format!("data set {name} from outside"))?;

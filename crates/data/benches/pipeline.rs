@@ -6,14 +6,15 @@
 use std::{hint::black_box, sync::Arc, time::Duration};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use omma_base::Seed;
+use omma_base::{Resolution, Seed};
 use omma_data::{
-    Dataset, Pixels, Position, Result, Sample, Shared, Split, TrainLoader, TrainOptions,
+    Cursor, Dataset, Pixels, Result, Sample, Shared, Split, TargetKind, TrainLoader, TrainOptions,
     augment::{Augmentation, Crop, Mixing},
     world::{Variant, World},
 };
 
 const BATCH: usize = 256;
+const SQUARE: Resolution = Resolution::square(32);
 
 /// Samples that are already in memory.
 struct Memory {
@@ -42,10 +43,10 @@ impl Dataset for Memory {
 fn options(augmentation: Augmentation) -> TrainOptions {
     TrainOptions {
         batch: BATCH,
-        pixels: Pixels { side: 32, mean: [0.5; 3], deviation: [0.25; 3] },
+        pixels: Pixels { resolution: SQUARE, mean: [0.5; 3], deviation: [0.25; 3] },
         augmentation,
         mixing: Mixing::default(),
-        label_smoothing: 0.0,
+        targets: TargetKind::default(),
         prefetch: 4,
         workers: 2,
         bad_share: 0.01,
@@ -53,7 +54,7 @@ fn options(augmentation: Augmentation) -> TrainOptions {
 }
 
 fn pipeline(criterion: &mut Criterion) {
-    let world = World::new(0, 32, 100_000, Split::Train, Variant::Usual);
+    let world = World::new(0, SQUARE, 100_000, Split::Train, Variant::Usual);
     let samples = (0..2000).map(|index| world.get(index).expect("scenes can be drawn")).collect();
     let memory = Memory { classes: world.classes().to_vec(), samples };
     let cifar = Augmentation {
@@ -71,8 +72,7 @@ fn pipeline(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(BATCH as u64)).sample_size(10);
     group.measurement_time(Duration::from_secs(5));
     for (name, data, augmentation) in cases {
-        let loader =
-            TrainLoader::new(data, options(augmentation), Seed::new(0), Position::default());
+        let loader = TrainLoader::new(data, options(augmentation), Seed::new(0), Cursor::default());
         let mut loader = loader.expect("the options are sound");
         group.bench_function(name, |bencher| {
             bencher.iter(|| black_box(loader.next_batch().expect("images can be read")));

@@ -10,11 +10,11 @@
 
 use std::{env, path::Path, process::ExitCode};
 
-use omma_base::Seed;
+use omma_base::{Resolution, Seed};
 use omma_data::{
     Dataset, Picture, Split,
     corrupt::{Corruption, SEVERITIES},
-    world::{Shape, Variant, World},
+    world::{Variant, World},
 };
 
 const GAP: usize = 2;
@@ -48,14 +48,16 @@ fn main() -> ExitCode {
 
 type Rows = omma_data::Result<Vec<Vec<Picture>>>;
 
+fn scenes(side: usize, split: Split, variant: Variant) -> World {
+    World::new(0, Resolution::square(side), 4000, split, variant)
+}
+
 /// Five scenes of every class, each in 32 and in 64 pixels.
 fn world() -> Rows {
-    let [small, large] =
-        [32, 64].map(|size| World::new(0, size, 4000, Split::Train, Variant::Usual));
-    (0..Shape::CLASSES.len())
+    let [small, large] = [32, 64].map(|size| scenes(size, Split::Train, Variant::Usual));
+    (0..large.classes().len())
         .map(|class| {
-            let scenes =
-                (0..large.len()).filter(|index| large.scene(*index).class() == Some(class));
+            let scenes = (0..large.len()).filter(|index| large.label(*index) == class);
             let pairs = scenes.take(5).flat_map(|index| {
                 [(&small, 4), (&large, 2)]
                     .map(|(world, times)| Ok(magnified(&world.get(index)?.picture, times)))
@@ -71,7 +73,7 @@ fn strange() -> Rows {
         .into_iter()
         .flat_map(|variant| (0..4).map(move |row| (variant, row)))
         .map(|(variant, row)| {
-            let world = World::new(0, 64, 100, Split::Test, variant);
+            let world = scenes(64, Split::Test, variant);
             (0..10).map(|i| Ok(magnified(&world.get(row * 10 + i)?.picture, 2))).collect()
         })
         .collect()
@@ -79,7 +81,7 @@ fn strange() -> Rows {
 
 /// A scene through all severities of each corruption.
 fn corruptions() -> Rows {
-    let world = World::new(0, 32, 100, Split::Test, Variant::Usual);
+    let world = scenes(32, Split::Test, Variant::Usual);
     Corruption::ALL
         .iter()
         .enumerate()

@@ -122,11 +122,14 @@ impl Dataset for Selection {
 
 #[cfg(test)]
 mod tests {
+    use omma_base::Resolution;
+
     use super::*;
     use crate::world::{Variant, World};
 
     fn parts(samples: usize, share: f64) -> (usize, usize) {
-        let world: Shared = Arc::new(World::new(1, 8, samples, Split::Train, Variant::Usual));
+        let world: Shared =
+            Arc::new(World::new(1, Resolution::square(8), samples, Split::Train, Variant::Usual));
         let (most, held) = Selection::hold_out(&world, share);
         assert_eq!(most.len() + held.len(), samples);
         (most.len(), held.len())
@@ -134,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_few_samples_are_spread_evenly() {
-        let world: Shared = Arc::new(World::new(1, 8, 10, Split::Train, Variant::Usual));
+        let world: Shared =
+            Arc::new(World::new(1, Resolution::square(8), 10, Split::Train, Variant::Usual));
         let few = Selection::spread(&world, 4);
         let expected = [0, 2, 5, 7].map(|index| world.get(index).unwrap());
         assert_eq!((0..few.len()).map(|i| few.get(i).unwrap()).collect::<Vec<_>>(), expected);
@@ -148,7 +152,8 @@ mod tests {
         assert_eq!(parts(1, 0.1), (1, 0));
         assert_eq!(parts(0, 0.1), (0, 0));
         assert_eq!(parts(10, 0.0), (10, 0));
-        let world: Shared = Arc::new(World::new(1, 8, 20, Split::Train, Variant::Usual));
+        let world: Shared =
+            Arc::new(World::new(1, Resolution::square(8), 20, Split::Train, Variant::Usual));
         let (most, held) = Selection::hold_out(&world, 0.2);
         assert_eq!(most.classes(), world.classes());
         let all = |part: &Shared| -> Vec<_> {

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use omma_base::Resolution;
 use thiserror::Error;
 
 /// A result of this crate.
@@ -26,6 +27,10 @@ pub enum DataError {
     EmptySplit { path: PathBuf, split: &'static str },
     #[error("sample {index} has label {label}, but there are {classes} classes")]
     Label { index: usize, label: usize, classes: usize },
+    #[error("sample {index} has no {what}, and this task needs one for every image")]
+    Missing { index: usize, what: &'static str },
+    #[error("the mask of sample {index} has {found} pixels, but its image is {resolution}")]
+    MaskSize { index: usize, found: usize, resolution: Resolution },
     #[error(
         "{bad} of {seen} files could not be read, more than the {percent} % that are allowed; the first \
          was {first}"

@@ -20,11 +20,14 @@ pub mod world;
 mod dataset;
 mod error;
 mod loader;
+mod mask;
+mod part;
 mod picture;
+mod targets;
 
 pub use dataset::{Dataset, Sample, Selection, Shared, Split};
 pub use error::{DataError, Result};
-pub use loader::{
-    BadFiles, Batch, Change, EvalLoader, Pixels, Position, TrainLoader, TrainOptions,
-};
+pub use loader::{Batch, Change, Cursor, EvalLoader, Pixels, TrainLoader, TrainOptions};
+pub use mask::IGNORED;
 pub use picture::Picture;
+pub use targets::{TargetKind, Targets};

@@ -8,9 +8,12 @@ use fast_image_resize::{
     pixels::U8x3,
 };
 use image::{DynamicImage, ImageDecoder, ImageReader, metadata::Orientation};
-use omma_base::{Limits, files::read_regular};
+use omma_base::{Limits, Resolution, files::read_regular};
 
-use crate::error::{DataError, Result};
+use crate::{
+    error::{DataError, Result},
+    part::Part,
+};
 
 /// The most bytes that a pixel takes: four channels of 16 bits.
 const LARGEST_PIXEL: u64 = 8;
@@ -36,7 +39,7 @@ impl Picture {
     }
 
     /// From planes of grey, every channel the same.
-    pub fn from_grey(width: usize, height: usize, grey: &[u8]) -> Self {
+    pub(crate) fn from_grey(width: usize, height: usize, grey: &[u8]) -> Self {
         let pixels = grey.iter().flat_map(|value| [*value; 3]).collect();
         Self { width, height, pixels }
     }
@@ -98,16 +101,19 @@ impl Picture {
         [self.pixels[start], self.pixels[start + 1], self.pixels[start + 2]]
     }
 
+    /// How large it is.
+    pub fn resolution(&self) -> Resolution {
+        Resolution::new(self.height, self.width)
+    }
+
     /// A part of the picture at another size, by bicubic interpolation that averages when it shrinks
-    /// (as PIL does). The part is `(left, top, width, height)` in pixels, fractions allowed.
-    pub fn resized_part(&self, part: (f64, f64, f64, f64), width: usize, height: usize) -> Self {
-        let (left, across) = inside(part.0, part.2, self.width);
-        let (top, down) = inside(part.1, part.3, self.height);
-        let (width, height) = (width.max(1), height.max(1));
-        let whole = (0.0, 0.0, self.width as f64, self.height as f64);
-        if part == whole && (width, height) == (self.width, self.height) {
+    /// (as PIL does).
+    pub(crate) fn resized_part(&self, part: Part, to: Resolution) -> Self {
+        let (width, height) = (to.width.max(1), to.height.max(1));
+        if part == Part::whole(self.resolution()) && (width, height) == (self.width, self.height) {
             return self.clone();
         }
+        let part = part.inside(self.resolution());
         // The typed form compiles one kind of pixel instead of all.
         let source =
             TypedImageRef::<U8x3>::from_buffer(self.width as u32, self.height as u32, &self.pixels)
@@ -117,45 +123,39 @@ impl Picture {
             .expect("so has its copy");
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom))
-            .crop(left, top, across, down);
+            .crop(part.left, part.top, part.width, part.height);
         Resizer::new()
             .resize_typed(&source, &mut target, &options)
             .expect("the part lies inside the picture");
         Self { width, height, pixels }
     }
 
-    /// The whole picture at another size.
-    pub fn resized(&self, width: usize, height: usize) -> Self {
-        self.resized_part((0.0, 0.0, self.width as f64, self.height as f64), width, height)
+    /// The whole picture at another size, whatever its aspect.
+    pub fn resized(&self, to: Resolution) -> Self {
+        self.resized_part(Part::whole(self.resolution()), to)
     }
 
-    /// For evaluation: the short side to `size / share`, then the middle `size` × `size`. A picture of
-    /// the right size already stays as it is.
-    pub fn centre_crop(&self, size: usize, share: f64) -> Self {
-        if (self.width, self.height) == (size, size) {
-            return self.clone();
-        }
-        let part = self.width.min(self.height) as f64 * share;
-        let left = (self.width as f64 - part) / 2.0;
-        let top = (self.height as f64 - part) / 2.0;
-        self.resized_part((left, top, part, part), size, size)
+    /// For evaluation: the largest part of the resolution's aspect in the middle, its sides times `share`,
+    /// resized. A picture of the right size already stays as it is.
+    pub fn centre_crop(&self, to: Resolution, share: f64) -> Self {
+        self.resized_part(Part::centre(self.resolution(), to, share), to)
     }
 
-    /// Left and right exchanged.
-    pub fn flipped(mut self) -> Self {
-        for row in self.pixels.chunks_exact_mut(self.width * 3) {
-            for x in 0..self.width / 2 {
-                let other = self.width - 1 - x;
-                for channel in 0..3 {
-                    row.swap(x * 3 + channel, other * 3 + channel);
-                }
+    /// A picture of the same size whose every pixel comes from the place `(x, y)` that is given for its own.
+    pub(crate) fn moved(&self, from: impl Fn(usize, usize) -> (usize, usize)) -> Self {
+        let mut pixels = Vec::with_capacity(self.pixels.len());
+        for y in 0..self.height {
+            for x in 0..self.width {
+                let (x, y) = from(x, y);
+                pixels.extend(self.at(x, y));
             }
         }
-        self
+        Self { pixels, ..*self }
     }
 
     /// The mean absolute difference to a picture of the same size, in levels of 0 to 255.
-    pub fn difference(&self, other: &Self) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn difference(&self, other: &Self) -> f64 {
         let pairs = self.pixels.iter().zip(&other.pixels);
         let sum: u64 = pairs.map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
         sum as f64 / self.pixels.len() as f64
@@ -169,17 +169,6 @@ fn ends_early(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0xff, 0xd8]) && last(0xd9) < last(0xda)
 }
 
-/// A range moved and shortened until it lies in `0..=size`, rounding included.
-fn inside(start: f64, length: f64, size: usize) -> (f64, f64) {
-    let size = size as f64;
-    let start = start.clamp(0.0, size - 1e-3);
-    let mut length = length.clamp(1e-3, size - start);
-    while start + length > size {
-        length = length.next_down();
-    }
-    (start, length)
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Cursor, Write};
@@ -190,14 +179,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flipping_twice_changes_nothing() {
-        let picture = Picture { width: 3, height: 2, pixels: (0..18).collect() };
-        let flipped = picture.clone().flipped();
-        assert_eq!(flipped.at(0, 0), picture.at(2, 0));
-        assert_eq!(flipped.flipped(), picture);
-    }
-
-    #[test]
     fn crops_keep_the_middle() {
         let mut picture = Picture::filled(40, 20, [0; 3]);
         for y in 0..20 {
@@ -205,9 +186,13 @@ mod tests {
                 picture.pixels[(y * 40 + x) * 3..][..3].fill(200);
             }
         }
-        let cropped = picture.centre_crop(10, 1.0);
-        assert_eq!((cropped.width, cropped.height), (10, 10));
+        let cropped = picture.centre_crop(Resolution::square(10), 1.0);
+        assert_eq!(cropped.resolution(), Resolution::square(10));
         assert!(cropped.pixels.iter().all(|value| *value > 150));
+        let tall = picture.centre_crop(Resolution::new(10, 5), 1.0);
+        assert_eq!(tall, Picture::filled(5, 10, [200; 3]));
+        let wide = picture.centre_crop(Resolution::new(10, 20), 1.0);
+        assert_eq!(wide, picture.resized(Resolution::new(10, 20)));
     }
 
     fn encoded(image: image::DynamicImage, format: ImageFormat) -> Vec<u8> {
@@ -399,10 +384,15 @@ mod tests {
                 let down = rng.random_range(0.0..=height as f64);
                 let left = rng.random_range(0.0..=width as f64 - across);
                 let top = rng.random_range(0.0..=height as f64 - down);
-                let part = picture.resized_part((left, top, across, down), 5, 4);
+                let part = Part { left, top, width: across, height: down };
+                let part = picture.resized_part(part, Resolution::new(4, 5));
                 assert_eq!(part, Picture::filled(5, 4, [10, 20, 30]));
             }
-            assert_eq!(picture.centre_crop(8, 0.875), Picture::filled(8, 8, [10, 20, 30]));
+            for to in [Resolution::square(8), Resolution::new(3, 11), Resolution::new(0, 1)] {
+                let crop = picture.centre_crop(to, 0.875);
+                let expected = Picture::filled(to.width, to.height.max(1), [10, 20, 30]);
+                assert_eq!(crop, expected);
+            }
         }
     }
 

@@ -45,13 +45,7 @@ pub fn predict(
     top: usize,
 ) -> Result<Vec<Prediction>> {
     system.check_classes("the pictures", system.classes())?;
-    let pixels = system.pixels();
-    let mut batch = Batch { side: pixels.side, ..Batch::default() };
-    for (index, picture) in pictures.iter().enumerate() {
-        pixels.write(&picture.centre_crop(pixels.side, 1.0), &mut batch.pixels);
-        batch.labels.push(0);
-        batch.indices.push(index);
-    }
+    let mut batch = Batch::unlabelled(pictures, &system.pixels());
     if batch.is_empty() {
         return Ok(Vec::new());
     }

@@ -98,7 +98,7 @@ impl Images {
                 let (model, data) = (system.name(), self.name.clone());
                 return Err(EvalError::NotFinite { model, data, index: batch.indices[image] });
             }
-            for (image, label) in batch.labels.iter().enumerate() {
+            for (image, label) in batch.labels().iter().enumerate() {
                 let members: Vec<&[f32]> = said.of(image).collect();
                 each(&members, *label);
             }

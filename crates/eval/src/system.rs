@@ -1,6 +1,7 @@
 //! What is judged: one model, or several as one.
 
 use burn::tensor::{Device, Tensor, TensorData};
+use omma_base::Resolution;
 use omma_data::{Batch, Pixels};
 use omma_model::{ModelConfig, VisionTransformer, systems::DeepEnsemble};
 use serde::{Deserialize, Serialize};
@@ -201,12 +202,12 @@ impl System {
 fn pixels_of(model: &VisionTransformer) -> Pixels {
     let config = model.config();
     let (mean, deviation) = (config.normalisation.mean, config.normalisation.deviation);
-    Pixels { side: config.resolution, mean, deviation }
+    Pixels { resolution: Resolution::square(config.resolution), mean, deviation }
 }
 
-/// `[B, side, side, 3]`
+/// `[B, H, W, 3]`
 fn images(batch: &mut Batch) -> Tensor<4> {
-    let shape = [batch.len(), batch.side, batch.side, 3];
+    let shape = [batch.len(), batch.resolution.height, batch.resolution.width, 3];
     Tensor::from_data(TensorData::new(std::mem::take(&mut batch.pixels), shape), &Device::flex())
 }
 

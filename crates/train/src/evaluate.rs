@@ -56,9 +56,9 @@ impl Evaluation {
     }
 }
 
-/// Images of a batch as a tensor, `[B, side, side, 3]`.
+/// Images of a batch as a tensor, `[B, H, W, 3]`.
 pub(crate) fn images(batch: &mut Batch, device: &Device) -> Tensor<4> {
-    let shape = [batch.len(), batch.side, batch.side, 3];
+    let shape = [batch.len(), batch.resolution.height, batch.resolution.width, 3];
     Tensor::from_data(TensorData::new(std::mem::take(&mut batch.pixels), shape), device)
 }
 
@@ -85,7 +85,7 @@ pub fn evaluate(
         tally.add(RoutingTally::of(&output.routings));
         let logs = output.predictions.log_probabilities();
         let logs: Vec<f32> = logs.try_into_vec_as().expect("logits are floats");
-        let samples = batch.indices.iter().zip(&batch.labels).zip(logs.chunks_exact(classes));
+        let samples = batch.indices.iter().zip(batch.labels()).zip(logs.chunks_exact(classes));
         for ((index, label), logs) in samples {
             result.add(*index, *label, logs);
         }

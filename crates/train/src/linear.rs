@@ -1,7 +1,7 @@
 //! A linear classifier on pixels: what any model should beat.
 
 use burn::tensor::{Device, Int, Tensor, TensorData, activation::softmax};
-use omma_base::Seed;
+use omma_base::{Resolution, Seed};
 use omma_data::{EvalLoader, Pixels, Shared};
 use rand::seq::SliceRandom;
 
@@ -29,7 +29,7 @@ struct Table {
 }
 
 fn read(data: &Shared, pixels: Pixels, most: usize, stop: &Stop) -> Result<Table> {
-    let features = pixels.side * pixels.side * 3;
+    let features = pixels.resolution.pixels() * 3;
     let mut table = Table { features, rows: Vec::new(), labels: Vec::new() };
     // Evenly spread, because a folder is sorted by class.
     let every = (data.len() * features).div_ceil(most).max(1);
@@ -38,8 +38,8 @@ fn read(data: &Shared, pixels: Pixels, most: usize, stop: &Stop) -> Result<Table
     for batch in EvalLoader::new(data, pixels, BATCH) {
         stop.check()?;
         let batch = batch?;
+        table.labels.extend(batch.labels());
         table.rows.extend(batch.pixels);
-        table.labels.extend(batch.labels);
     }
     Ok(table)
 }
@@ -60,7 +60,10 @@ pub fn linear_baseline(
 ) -> Result<f64> {
     let device = Device::flex();
     let classes = train.classes().len();
-    let pixels = Pixels { side: side(pixels.side, classes), ..pixels };
+    let pixels = Pixels {
+        resolution: Resolution::square(side(pixels.resolution.shortest(), classes)),
+        ..pixels
+    };
     let table = read(train, pixels, MOST_VALUES, stop)?;
     let features = table.features;
     let config = OptimiserConfig { learning_rate: 1e-3, weight_decay: 1e-2, ..Default::default() };
@@ -109,7 +112,7 @@ pub fn linear_baseline(
         let logits = predict(Tensor::from_data(x, &device), &values[0]);
         let logits: Vec<f32> = logits.try_into_vec_as().expect("logits are floats");
         let says = logits.chunks_exact(classes).map(crate::evaluate::best);
-        right += says.zip(&batch.labels).filter(|(said, label)| said == *label).count();
+        right += says.zip(batch.labels()).filter(|(said, label)| said == *label).count();
         seen += batch.len();
     }
     Ok(right as f64 / seen.max(1) as f64)

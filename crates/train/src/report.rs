@@ -1,5 +1,6 @@
 //! The page at the end of a run.
 
+use omma_base::Resolution;
 use omma_data::augment::Mixing;
 use omma_report::{Bars, HeatMap, Lines, Page, PictureCard, Series, png};
 
@@ -58,7 +59,7 @@ pub(crate) fn report(
     let card = |example: &Example| -> Result<PictureCard> {
         let picture = trained.test.get(example.index)?.picture;
         let picture = match picture.width.max(picture.height) > LARGEST_PICTURE {
-            true => picture.centre_crop(LARGEST_PICTURE, 1.0),
+            true => picture.centre_crop(Resolution::square(LARGEST_PICTURE), 1.0),
             false => picture,
         };
         let name = |class: usize| classes.get(class).cloned().unwrap_or_default();

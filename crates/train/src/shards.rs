@@ -88,6 +88,8 @@ mod tests {
 
     /// Random images.
     fn parts(count: usize) -> Vec<(Batch, Seed)> {
+        use omma_base::Resolution;
+        use omma_data::Targets;
         use rand::RngExt;
         let part = |number: usize| {
             let (images, side, classes) = (6, 16, 5);
@@ -97,8 +99,11 @@ mod tests {
             let pixels =
                 (0..images * side * side * 3).map(|_| rng.random_range(-1.0..1.0)).collect();
             let target = |label: &usize| (0..classes).map(|c| f32::from(c == *label)).collect();
-            let targets = labels.iter().flat_map(|label| -> Vec<f32> { target(label) }).collect();
-            (Batch { pixels, targets, labels, indices: (0..images).collect(), side }, seed)
+            let distribution =
+                labels.iter().flat_map(|label| -> Vec<f32> { target(label) }).collect();
+            let targets = Targets::Classes { labels, distribution, classes };
+            let resolution = Resolution::square(side);
+            (Batch { pixels, targets, indices: (0..images).collect(), resolution }, seed)
         };
         (0..count).map(part).collect()
     }

@@ -2,13 +2,14 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
-use omma_data::Batch;
+use omma_data::{Batch, Targets};
 use omma_model::{Mode, VisionTransformer, systems::pair};
 
 use crate::{
     error::Result,
     evaluate::{best, images},
     health::RoutingTally,
+    recipe::recipe_error,
     weights::gradients,
 };
 
@@ -39,8 +40,11 @@ pub fn pass(
     let classes = model.config().classes;
     let mut pictures = images(&mut batch, device);
     let count = batch.len();
-    let mut labels: Vec<usize> = batch.targets.chunks_exact(classes).map(best).collect();
-    let targets = TensorData::new(batch.targets, [1, count, classes]);
+    let Targets::Classes { distribution, .. } = batch.targets else {
+        return Err(recipe_error("a classifier learns from classes".to_owned()));
+    };
+    let mut labels: Vec<usize> = distribution.chunks_exact(classes).map(best).collect();
+    let targets = TensorData::new(distribution, [1, count, classes]);
     let mut targets = Tensor::<3>::from_data(targets, device);
     if let Some(config) = &model.config().mimo {
         let paired = pair(pictures, config, seed.named("mimo"));

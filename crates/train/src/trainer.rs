@@ -4,7 +4,7 @@ use std::{path::Path, time::Instant};
 
 use burn::{module::Module, tensor::Device};
 use omma_base::Seed;
-use omma_data::{Position, Shared, TrainLoader};
+use omma_data::{Cursor, Shared, TrainLoader};
 use omma_model::{ModelError, VisionTransformer, checkpoint};
 use omma_routing::RoutingError;
 
@@ -416,7 +416,7 @@ impl Trainer {
 }
 
 fn loader(recipe: &Recipe, train: &Shared, step: u64) -> Result<TrainLoader> {
-    let position = Position { batches: step * recipe.train.parts() as u64 };
+    let cursor = Cursor { batches: step * recipe.train.parts() as u64 };
     let seed = Seed::new(recipe.seed).named("data");
-    Ok(TrainLoader::new(train.clone(), recipe.loading(), seed, position)?)
+    Ok(TrainLoader::new(train.clone(), recipe.loading(), seed, cursor)?)
 }

@@ -155,7 +155,7 @@ impl Eval {
         })?;
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
         let system = system(candidates)?;
-        let side = system.pixels().side;
+        let resolution = system.pixels().resolution;
         let protocol = Protocol {
             label,
             fingerprint: fingerprints.join("+"),
@@ -165,7 +165,7 @@ impl Eval {
                 samples: self.shift_samples as usize,
                 seed: self.shift_seed,
             }),
-            outside: outside_sets(&self.ood, side, limit)?,
+            outside: outside_sets(&self.ood, resolution, limit)?,
             ood_score: match self.ood_score {
                 Score::MaxProbability => OodScore::MaxProbability,
                 Score::Entropy => OodScore::Entropy,

@@ -65,7 +65,7 @@ impl Predict {
             .collect::<Result<_>>()?;
         let names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
         let system = system(candidates)?;
-        let side = system.pixels().side;
+        let resolution = system.pixels().resolution;
         let mut read = 0;
         for files in files.chunks(self.batch.into()) {
             let (mut paths, mut pictures) = (Vec::new(), Vec::new());
@@ -74,7 +74,7 @@ impl Predict {
                     // At the model's size: a batch of photographs as they are may not fit into memory.
                     Ok(picture) => {
                         paths.push(path);
-                        pictures.push(picture.centre_crop(side, 1.0));
+                        pictures.push(picture.centre_crop(resolution, 1.0));
                     }
                     Err(error) => note(format!("left out: {error}")),
                 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use omma_base::files::write_atomically;
+use omma_base::{Resolution, files::write_atomically};
 use omma_eval::{
     Evaluation,
     compare::{Comparison, read_evaluation},
@@ -73,7 +73,7 @@ impl StudyCommand {
             note("no data from outside is given (--ood), so the table will have no such columns");
         }
         // What is wrong with it should not come out after hours of training.
-        outside_sets(&self.ood, 32, None)?;
+        outside_sets(&self.ood, Resolution::square(32), None)?;
         let folder = self.folder(&study);
         let _owned = study.settle(&folder, &self.options(&study))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

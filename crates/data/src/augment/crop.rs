@@ -1,50 +1,62 @@
-//! Crops.
+//! Where a training image is cut out.
 
+use omma_base::Resolution;
 use rand::{Rng, RngExt};
 
-use crate::picture::Picture;
+use crate::part::Part;
 
-/// A random part of between `smallest` and all of the area and of an aspect between 3:4 and 4:3
-/// (Inception), resized.
-pub fn random_resized_crop(
-    picture: &Picture,
-    size: usize,
+/// A random part of between `smallest` and all of an image's area, of an aspect between 3:4 and 4:3
+/// (Inception) of that of `shape`.
+pub(super) fn random_part(
+    image: Resolution,
+    shape: Resolution,
     smallest: f64,
     rng: &mut impl Rng,
-) -> Picture {
-    let (width, height) = (picture.width as f64, picture.height as f64);
+) -> Part {
+    let (width, height) = (image.width as f64, image.height as f64);
     let smallest = if smallest.is_nan() { 1.0 } else { smallest.clamp(0.01, 1.0) };
+    let usual = shape.width.max(1) as f64 / shape.height.max(1) as f64;
     for _ in 0..10 {
         let area = width * height * rng.random_range(smallest..=1.0);
-        let aspect = rng.random_range((0.75f64).ln()..=(4.0f64 / 3.0).ln()).exp();
+        let aspect = usual * rng.random_range((0.75f64).ln()..=(4.0f64 / 3.0).ln()).exp();
         let (across, down) = ((area * aspect).sqrt(), (area / aspect).sqrt());
         if across <= width && down <= height {
             let left = rng.random_range(0.0..=width - across);
             let top = rng.random_range(0.0..=height - down);
-            return picture.resized_part((left, top, across, down), size, size);
+            return Part { left, top, width: across, height: down };
         }
     }
-    picture.centre_crop(size, 1.0)
+    Part::centre(image, shape, 1.0)
 }
 
-/// The picture shifted by up to `margin` pixels, with its edges mirrored into the gap.
-pub fn padded_crop(picture: &Picture, margin: usize, rng: &mut impl Rng) -> Picture {
-    let shift = |rng: &mut dyn Rng| rng.random_range(0..=2 * margin) as isize - margin as isize;
-    let (dx, dy) = (shift(rng), shift(rng));
-    let mirror = |place: isize, size: usize| {
-        let size = size as isize;
-        let place = if place < 0 { -place - 1 } else { place };
-        let place = if place >= size { 2 * size - 1 - place } else { place };
-        place.clamp(0, size - 1) as usize
-    };
-    let mut pixels = Vec::with_capacity(picture.pixels.len());
-    for y in 0..picture.height as isize {
-        for x in 0..picture.width as isize {
-            pixels
-                .extend(picture.at(mirror(x + dx, picture.width), mirror(y + dy, picture.height)));
-        }
+/// A move of an image, with its edges mirrored into the gap.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Shift {
+    across: isize,
+    down: isize,
+}
+
+impl Shift {
+    /// Up to an eighth of each side, and a pixel at least.
+    pub(super) fn random(image: Resolution, rng: &mut impl Rng) -> Self {
+        let mut shift = |side: usize| {
+            let margin = (side / 8).max(1);
+            rng.random_range(0..=2 * margin) as isize - margin as isize
+        };
+        Self { across: shift(image.width), down: shift(image.height) }
     }
-    Picture { pixels, ..*picture }
+
+    /// Where the pixel at a place comes from.
+    pub(super) fn from(self, image: Resolution, x: usize, y: usize) -> (usize, usize) {
+        let mirror = |place: isize, size: usize| {
+            let size = size as isize;
+            let place = if place < 0 { -place - 1 } else { place };
+            let place = if place >= size { 2 * size - 1 - place } else { place };
+            place.clamp(0, size - 1) as usize
+        };
+        let (x, y) = (x as isize + self.across, y as isize + self.down);
+        (mirror(x, image.width), mirror(y, image.height))
+    }
 }
 
 #[cfg(test)]
@@ -54,14 +66,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crops_have_the_size_asked_for() {
+    fn parts_lie_inside_and_are_about_as_wide_as_asked_for() {
         let mut rng = Seed::new(1).rng();
-        for (width, height) in [(1, 1), (5, 90), (64, 48)] {
-            let picture = Picture::filled(width, height, [3, 4, 5]);
-            for smallest in [0.0, 0.3, 1.0, 7.0, f64::NAN] {
-                for _ in 0..50 {
-                    let crop = random_resized_crop(&picture, 9, smallest, &mut rng);
-                    assert_eq!(crop, Picture::filled(9, 9, [3, 4, 5]));
+        for image in [(1, 1), (90, 5), (48, 64)].map(|(h, w)| Resolution::new(h, w)) {
+            for shape in [(9, 9), (4, 12)].map(|(h, w)| Resolution::new(h, w)) {
+                for smallest in [0.0, 0.3, 1.0, 7.0, f64::NAN] {
+                    for _ in 0..50 {
+                        let part = random_part(image, shape, smallest, &mut rng);
+                        let inside = part.inside(image);
+                        assert!((part.left - inside.left).abs() < 1e-9, "{part:?}");
+                        assert!((part.width - inside.width).abs() < 1e-9, "{part:?}");
+                        assert!((part.height - inside.height).abs() < 1e-9, "{part:?}");
+                        let usual = shape.width as f64 / shape.height as f64;
+                        let aspect = part.width / part.height / usual;
+                        assert!((0.749..1.334).contains(&aspect), "{aspect}");
+                    }
                 }
             }
         }
@@ -69,23 +88,19 @@ mod tests {
 
     #[test]
     fn a_shift_moves_pixels_and_mirrors_the_edge() {
-        let row: Vec<u8> = (0..6).flat_map(|x| [x; 3]).collect();
-        let picture = Picture { width: 6, height: 1, pixels: row };
-        let mut seen = std::collections::BTreeSet::new();
-        for seed in 0..60 {
-            let moved = padded_crop(&picture, 2, &mut Seed::new(seed).rng());
-            let values: Vec<u8> = (0..6).map(|x| moved.at(x, 0)[0]).collect();
-            seen.insert(values);
-        }
-        let expected: [[u8; 6]; 5] = [
-            [0, 1, 2, 3, 4, 5],
-            [0, 0, 1, 2, 3, 4],
-            [1, 0, 0, 1, 2, 3],
-            [1, 2, 3, 4, 5, 5],
-            [2, 3, 4, 5, 5, 4],
-        ];
-        assert_eq!(seen, expected.map(|values| values.to_vec()).into());
-        let dot = Picture::filled(1, 1, [7; 3]);
-        assert_eq!(padded_crop(&dot, 5, &mut Seed::new(1).rng()), dot);
+        let row = Resolution::new(1, 6);
+        let moved =
+            |across| [0, 1, 2, 3, 4, 5].map(|x| Shift { across, down: 0 }.from(row, x, 0).0);
+        assert_eq!(moved(0), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(moved(-1), [0, 0, 1, 2, 3, 4]);
+        assert_eq!(moved(-2), [1, 0, 0, 1, 2, 3]);
+        assert_eq!(moved(1), [1, 2, 3, 4, 5, 5]);
+        assert_eq!(moved(2), [2, 3, 4, 5, 5, 4]);
+        let dot = Resolution::square(1);
+        assert_eq!(Shift { across: 5, down: -5 }.from(dot, 0, 0), (0, 0));
+        let shifts =
+            (0..200).map(|seed| Shift::random(Resolution::new(4, 16), &mut Seed::new(seed).rng()));
+        let shifts: std::collections::BTreeSet<_> = shifts.map(|s| (s.across, s.down)).collect();
+        assert_eq!(shifts, (-2..=2).flat_map(|x| (-1..=1).map(move |y| (x, y))).collect());
     }
 }

@@ -184,6 +184,8 @@ impl Canvas {
 
 #[cfg(test)]
 mod tests {
+    use omma_base::Resolution;
+
     use super::*;
     use crate::{
         dataset::{Dataset, Split},
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn each_changes_more_with_severity_and_repeats() {
         for size in [32, 64] {
-            let world = World::new(5, size, 32, Split::Test, Variant::Usual);
+            let world = World::new(5, Resolution::square(size), 32, Split::Test, Variant::Usual);
             let pictures: Vec<Picture> =
                 (0..32).map(|index| world.get(index).unwrap().picture).collect();
             for corruption in Corruption::ALL {

@@ -13,14 +13,14 @@ use crate::{
 
 /// `root/class/*.jpg`; the classes are the folders' names, sorted.
 #[derive(Debug)]
-pub struct ImageFolder {
+pub(super) struct ImageFolder {
     classes: Vec<String>,
     files: Vec<(PathBuf, usize)>,
 }
 
 impl ImageFolder {
     /// Lists the images below a folder of classes.
-    pub fn read(root: &Path) -> Result<Self> {
+    pub(super) fn read(root: &Path) -> Result<Self> {
         Self::read_as(root, None)
     }
 
@@ -63,7 +63,7 @@ impl ImageFolder {
     }
 
     /// The folder of a split below `root`, under any of its usual names.
-    pub fn split(root: &Path, split: Split) -> Option<PathBuf> {
+    pub(super) fn split(root: &Path, split: Split) -> Option<PathBuf> {
         let names: &[&str] = match split {
             Split::Train => &["train", "training"],
             Split::Test => &["test", "val", "validation", "valid"],
@@ -196,10 +196,13 @@ mod tests {
         std::os::unix::fs::symlink(root, root.join("a/circle")).unwrap();
         let data: Shared = Arc::new(ImageFolder::read(root).unwrap());
         assert_eq!(data.len(), 302);
-        let pixels = Pixels { side: 8, mean: [0.0; 3], deviation: [1.0; 3] };
-        let mut loader = EvalLoader::new(data, pixels, 64);
-        let read: usize = loader.by_ref().map(|batch| batch.unwrap().len()).sum();
-        assert_eq!((read, loader.bad().count()), (300, 2));
+        let pixels = Pixels {
+            resolution: omma_base::Resolution::square(8),
+            mean: [0.0; 3],
+            deviation: [1.0; 3],
+        };
+        let loader = EvalLoader::new(data, pixels, 64);
+        assert_eq!(loader.map(|batch| batch.unwrap().len()).sum::<usize>(), 300);
 
         for i in 0..5 {
             fs::write(root.join(format!("a/{i:03}.png")), "no longer an image").unwrap();

@@ -16,12 +16,12 @@ pub use self::parquet::Parquet;
 pub use self::{
     cifar::{Cifar, CifarKind},
     csv::CsvFile,
-    folder::ImageFolder,
     idx::Idx,
     open::{DataSpec, open, whole_name},
-    webdataset::{WebDataset, expand_braces},
+    webdataset::WebDataset,
 };
 
+use self::{folder::ImageFolder, webdataset::expand_braces};
 use std::path::Path;
 
 /// Whether a file's name ends like an image's.

@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use omma_base::Resolution;
+
 #[cfg(feature = "parquet")]
 use super::parquet::open_split as open_parquet_files;
 use super::{Cifar, CsvFile, Idx, ImageFolder, WebDataset, expand_braces};
@@ -19,8 +21,8 @@ use crate::{
 pub struct DataSpec {
     /// `world`, `world-near-ood`, `world-far-ood`, `fashion-mnist`, or a path.
     pub name: String,
-    /// Side of the built-in world's images.
-    pub size: usize,
+    /// Of the built-in world's images.
+    pub resolution: Resolution,
     /// Training scenes of the built-in world.
     pub train_samples: usize,
     /// Test scenes of the built-in world.
@@ -33,7 +35,8 @@ impl DataSpec {
     /// A data set by its name, with a world of 32 × 32 pixels.
     pub fn named(name: &str) -> Self {
         let name = name.to_owned();
-        Self { name, size: 32, train_samples: 100_000, test_samples: 2_000, seed: 0 }
+        let resolution = Resolution::square(32);
+        Self { name, resolution, train_samples: 100_000, test_samples: 2_000, seed: 0 }
     }
 }
 
@@ -92,16 +95,17 @@ fn find(spec: &DataSpec, split: Split) -> Result<Shared> {
 const SIZES: std::ops::RangeInclusive<usize> = 8..=2048;
 
 fn world(spec: &DataSpec, split: Split, variant: Variant) -> Result<Shared> {
-    if !SIZES.contains(&spec.size) {
+    if ![spec.resolution.height, spec.resolution.width].iter().all(|side| SIZES.contains(side)) {
         let (least, most) = (SIZES.start(), SIZES.end());
-        let why = format!("the world is {least} to {most} pixels wide, not {}", spec.size);
+        let why =
+            format!("sides of the world are {least} to {most} pixels, not {}", spec.resolution);
         return Err(DataError::Options(why));
     }
     let samples = match split {
         Split::Train => spec.train_samples,
         Split::Test => spec.test_samples,
     };
-    Ok(Arc::new(World::new(spec.seed, spec.size, samples, split, variant)))
+    Ok(Arc::new(World::new(spec.seed, spec.resolution, samples, split, variant)))
 }
 
 fn open_path(path: &Path, split: Split) -> Result<Shared> {
@@ -252,14 +256,18 @@ mod tests {
     #[test]
     fn the_world_comes_in_both_splits_and_three_variants() {
         for name in ["world", "world-near-ood", "world-far-ood"] {
-            let spec = DataSpec { size: 40, train_samples: 7, ..DataSpec::named(name) };
+            let spec = DataSpec {
+                resolution: Resolution::new(40, 50),
+                train_samples: 7,
+                ..DataSpec::named(name)
+            };
             let train = open(&spec, Split::Train).unwrap();
             assert_eq!((train.len(), train.get(0).unwrap().picture.width), (7, 40));
             assert_eq!(open(&spec, Split::Test).unwrap().len(), 2000);
         }
         for spec in [
-            DataSpec { size: 0, ..DataSpec::named("world") },
-            DataSpec { size: 1 << 40, ..DataSpec::named("world") },
+            DataSpec { resolution: Resolution::new(40, 0), ..DataSpec::named("world") },
+            DataSpec { resolution: Resolution::new(1 << 40, 40), ..DataSpec::named("world") },
             DataSpec { train_samples: 0, ..DataSpec::named("world") },
         ] {
             assert!(open(&spec, Split::Train).is_err());

@@ -45,7 +45,7 @@ struct Entry {
 const MOST_NAMES: usize = 1_000_000;
 
 /// `{000..012}` in a name, written out. A name whose braces make no sense stays as it is.
-pub fn expand_braces(pattern: &str) -> Vec<String> {
+pub(super) fn expand_braces(pattern: &str) -> Vec<String> {
     let as_it_is = || vec![pattern.to_owned()];
     let Some((before, rest)) = pattern.split_once('{') else { return as_it_is() };
     let Some((inside, after)) = rest.split_once('}') else { return as_it_is() };

@@ -12,7 +12,7 @@ use crate::{
 
 /// What could not be read. Each is named in one warning and not tried again; a share is tolerated.
 #[derive(Debug)]
-pub struct BadFiles {
+pub(super) struct BadFiles {
     allowed: f64,
     state: Mutex<State>,
 }
@@ -29,12 +29,12 @@ const ENOUGH: usize = 200;
 
 impl BadFiles {
     /// Tolerates this share, for example 0.01; with 0, the first is too much.
-    pub fn new(allowed: f64) -> Self {
+    pub(super) fn new(allowed: f64) -> Self {
         Self { allowed, state: Mutex::default() }
     }
 
-    /// How many there were.
-    pub fn count(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
         self.state().bad.len()
     }
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::{BadFiles, Batch, Pixels};
+use super::{Batch, Pixels, bad_files::BadFiles};
 use crate::{
+    augment::Transform,
     dataset::Shared,
-    error::{DataError, Result},
+    error::Result,
     picture::Picture,
+    targets::{Target, TargetKind},
 };
 
 /// A change of every evaluation image, such as a corruption; it gets the sample's index too.
@@ -19,50 +21,53 @@ pub struct EvalLoader {
     data: Shared,
     pixels: Pixels,
     batch: usize,
+    targets: TargetKind,
     change: Option<Change>,
     bad: BadFiles,
     next: usize,
 }
 
+/// The share of files that may be unreadable.
+const BAD_SHARE: f64 = 0.01;
+
 impl EvalLoader {
-    /// All samples, resized and cut in the middle; a hundredth of them may be unreadable.
+    /// All samples with their classes, resized and cut in the middle; a hundredth of them may be unreadable.
     pub fn new(data: Shared, pixels: Pixels, batch: usize) -> Self {
-        Self { data, pixels, batch: batch.max(1), change: None, bad: BadFiles::new(0.01), next: 0 }
+        Self {
+            data,
+            pixels,
+            batch: batch.max(1),
+            targets: TargetKind::default(),
+            change: None,
+            bad: BadFiles::new(BAD_SHARE),
+            next: 0,
+        }
     }
 
-    /// With a change of every image before it is normalised.
+    /// With other targets than classes.
+    pub fn with_targets(self, targets: TargetKind) -> Self {
+        Self { targets, ..self }
+    }
+
+    /// With a change of every image before it is normalised. It must leave everything in its place where
+    /// the targets are masks.
     pub fn with_change(self, change: Change) -> Self {
         Self { change: Some(change), ..self }
     }
 
-    /// With another share of files that may be unreadable.
-    pub fn with_bad_share(self, share: f64) -> Self {
-        Self { bad: BadFiles::new(share), ..self }
-    }
-
-    /// Samples in all.
-    pub fn samples(&self) -> usize {
-        self.data.len()
-    }
-
-    /// What could not be read so far.
-    pub fn bad(&self) -> &BadFiles {
-        &self.bad
-    }
-
-    fn image(&self, index: usize) -> Result<Option<(usize, Vec<f32>, usize)>> {
+    /// - returns: the sample's index, its pixels `[H, W, 3]`, and its target
+    fn image(&self, index: usize) -> Result<Option<(usize, Vec<f32>, Target)>> {
+        let Some(mut sample) = self.bad.read(&self.data, index)? else { return Ok(None) };
+        let transform = Transform::centre(sample.picture.resolution(), self.pixels.resolution);
         let classes = self.data.classes().len();
-        let Some(sample) = self.bad.read(&self.data, index)? else { return Ok(None) };
-        if sample.label >= classes {
-            return Err(DataError::Label { index, label: sample.label, classes });
-        }
-        let mut picture = sample.picture.centre_crop(self.pixels.side, 1.0);
+        let target = self.targets.of((index, &mut sample), classes, &transform)?;
+        let mut picture = transform.picture(&sample.picture);
         if let Some(change) = &self.change {
             picture = change(index, picture);
         }
-        let mut pixels = Vec::with_capacity(self.pixels.side.pow(2) * 3);
+        let mut pixels = Vec::with_capacity(self.pixels.resolution.pixels() * 3);
         self.pixels.write(&picture, &mut pixels);
-        Ok(Some((index, pixels, sample.label)))
+        Ok(Some((index, pixels, target)))
     }
 }
 
@@ -70,9 +75,8 @@ impl Iterator for EvalLoader {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (side, classes) = (self.pixels.side, self.data.classes().len());
-        let mut batch = Batch { side, ..Batch::default() };
-        while batch.is_empty() {
+        let (mut pixels, mut targets, mut indices) = (Vec::new(), Vec::new(), Vec::new());
+        while indices.is_empty() {
             let range = self.next..(self.next + self.batch).min(self.data.len());
             if range.is_empty() {
                 return None;
@@ -87,31 +91,34 @@ impl Iterator for EvalLoader {
                     return Some(Err(error));
                 }
             };
-            for (index, pixels, label) in made.into_iter().flatten() {
-                batch.pixels.extend(pixels);
-                let start = batch.targets.len();
-                batch.targets.resize(start + classes, 0.0);
-                batch.targets[start + label] = 1.0;
-                batch.labels.push(label);
-                batch.indices.push(index);
+            for (index, image, target) in made.into_iter().flatten() {
+                pixels.extend(image);
+                targets.push(target);
+                indices.push(index);
             }
         }
-        Some(Ok(batch))
+        let targets = self.targets.gather(targets, self.data.classes().len());
+        Some(Ok(Batch { pixels, targets, indices, resolution: self.pixels.resolution }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use omma_base::Resolution;
+
     use super::*;
     use crate::{
         dataset::{Dataset, Sample, Selection, Split},
+        error::DataError,
+        targets::Targets,
         world::{Variant, World},
     };
 
-    const PIXELS: Pixels = Pixels { side: 16, mean: [0.0; 3], deviation: [1.0; 3] };
+    const SQUARE: Resolution = Resolution::square(16);
+    const PIXELS: Pixels = Pixels { resolution: SQUARE, mean: [0.0; 3], deviation: [1.0; 3] };
 
     fn world(samples: usize) -> Shared {
-        Arc::new(World::new(1, 16, samples, Split::Test, Variant::Usual))
+        Arc::new(World::new(1, SQUARE, samples, Split::Test, Variant::Usual))
     }
 
     #[test]
@@ -120,10 +127,13 @@ mod tests {
         let batches: Vec<Batch> =
             EvalLoader::new(data.clone(), PIXELS, 8).collect::<Result<_>>().unwrap();
         assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [8, 8, 5]);
-        let labels: Vec<usize> = batches.iter().flat_map(|batch| batch.labels.clone()).collect();
+        let labels: Vec<usize> = batches.iter().flat_map(|batch| batch.labels().to_vec()).collect();
         let expected: Vec<usize> = (0..21).map(|index| data.get(index).unwrap().label).collect();
         assert_eq!(labels, expected);
-        for (target, label) in batches[2].targets.chunks_exact(10).zip(&batches[2].labels) {
+        let Targets::Classes { labels, distribution, classes: 10 } = &batches[2].targets else {
+            panic!("{:?}", batches[2].targets);
+        };
+        for (target, label) in distribution.chunks_exact(10).zip(labels) {
             assert_eq!((target.iter().sum::<f32>(), target[*label]), (1.0, 1.0));
         }
     }
@@ -168,12 +178,68 @@ mod tests {
         let mut loader = EvalLoader::new(Arc::new(Holes(world(9), 2)), PIXELS, 2);
         let batches: Vec<Batch> = loader.by_ref().collect::<Result<_>>().unwrap();
         assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [2, 2, 2, 1]);
-        assert_eq!(loader.bad().count(), 2);
+        assert_eq!(loader.bad.count(), 2);
         let broken: Shared = Arc::new(Holes(world(9), 5));
         let result: Result<Vec<Batch>> = EvalLoader::new(broken.clone(), PIXELS, 2).collect();
         assert!(matches!(result, Err(DataError::TooManyBad { .. })));
-        let tolerant = EvalLoader::new(broken, PIXELS, 2).with_bad_share(0.6);
+        let tolerant = EvalLoader { bad: BadFiles::new(0.6), ..EvalLoader::new(broken, PIXELS, 2) };
         assert_eq!(tolerant.map(|batch| batch.unwrap().len()).sum::<usize>(), 4);
+    }
+
+    #[test]
+    fn masks_are_cut_as_their_images_are_and_captions_are_as_they_were() {
+        let (small, large) = (Resolution::new(12, 24), Resolution::new(24, 48));
+        let data: Shared = Arc::new(World::new(1, large, 5, Split::Test, Variant::Usual));
+        let pixels = Pixels { resolution: small, ..PIXELS };
+        let load = |kind| EvalLoader::new(data.clone(), pixels, 5).with_targets(kind).next();
+        let masks = load(TargetKind::Masks).unwrap().unwrap();
+        assert_eq!((masks.len(), masks.resolution, masks.labels().len()), (5, small, 0));
+        let Targets::Masks { pixels } = masks.targets else { panic!("{:?}", masks.targets) };
+        let expected = (0..5).flat_map(|index| {
+            let whole = data.get(index).unwrap().mask.unwrap();
+            let pixel = move |place: usize| whole[(place / 24 * 2 + 1) * 48 + place % 24 * 2 + 1];
+            (0..12 * 24).map(pixel)
+        });
+        assert_eq!(pixels, expected.collect::<Vec<u8>>());
+        let texts = load(TargetKind::Texts).unwrap().unwrap();
+        let expected = (0..5).map(|index| data.get(index).unwrap().caption.unwrap());
+        assert_eq!(texts.targets, Targets::Texts(expected.collect()));
+    }
+
+    /// Samples without a caption whose masks are of a size of their own.
+    struct Bare(Shared, Option<usize>);
+
+    impl Dataset for Bare {
+        fn classes(&self) -> &[String] {
+            &[]
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn label(&self, _: usize) -> usize {
+            0
+        }
+
+        fn get(&self, index: usize) -> Result<Sample> {
+            let mask = self.1.map(|pixels| vec![0; pixels]);
+            Ok(Sample { mask, caption: None, ..self.0.get(index)? })
+        }
+    }
+
+    #[test]
+    fn what_a_task_needs_and_a_sample_lacks_is_named() {
+        let error = |pixels, kind| {
+            let data: Shared = Arc::new(Bare(world(3), pixels));
+            EvalLoader::new(data, PIXELS, 2).with_targets(kind).next().unwrap().unwrap_err()
+        };
+        assert!(error(None, TargetKind::Masks).to_string().contains("sample 0 has no mask"));
+        assert!(error(None, TargetKind::Texts).to_string().contains("sample 0 has no caption"));
+        let message = error(Some(7), TargetKind::Masks).to_string();
+        assert!(message.contains("7 pixels") && message.contains("16 × 16"), "{message}");
+        let classes = error(None, TargetKind::default());
+        assert!(matches!(classes, DataError::Label { classes: 0, .. }), "{classes}");
     }
 
     #[test]

@@ -7,45 +7,64 @@ mod train;
 mod workers;
 
 pub use self::{
-    bad_files::BadFiles,
     eval::{Change, EvalLoader},
-    train::{Position, TrainLoader, TrainOptions},
+    train::{Cursor, TrainLoader, TrainOptions},
 };
 
-use crate::picture::Picture;
+use omma_base::Resolution;
+
+use crate::{picture::Picture, targets::Targets};
 
 /// Images and what they are, ready for a model.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
-    /// `[B, side, side, 3]`, normalised.
+    /// `[B, H, W, 3]`, normalised.
     pub pixels: Vec<f32>,
-    /// `[B, classes]`: rows add up to 1.
-    pub targets: Vec<f32>,
-    /// `[B]`: the class of every image; of a mixed one, that of its own part.
-    pub labels: Vec<usize>,
+    /// What a model is to say of them.
+    pub targets: Targets,
     /// `[B]`: which sample of the data set every image is.
     pub indices: Vec<usize>,
-    /// Side of the images.
-    pub side: usize,
+    /// Of all its images.
+    pub resolution: Resolution,
 }
 
 impl Batch {
+    /// Pictures of which nothing is known, cut in the middle.
+    pub fn unlabelled(pictures: &[Picture], pixels: &Pixels) -> Self {
+        let mut values = Vec::with_capacity(pictures.len() * pixels.resolution.pixels() * 3);
+        pictures.iter().for_each(|picture| pixels.write(picture, &mut values));
+        Self {
+            pixels: values,
+            targets: Targets::unknown(),
+            indices: (0..pictures.len()).collect(),
+            resolution: pixels.resolution,
+        }
+    }
+
     /// Images in it.
     pub fn len(&self) -> usize {
-        self.labels.len()
+        self.indices.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
+        self.indices.is_empty()
+    }
+
+    /// `[B]`: the class of every image; empty where the targets are something else.
+    pub fn labels(&self) -> &[usize] {
+        match &self.targets {
+            Targets::Classes { labels, .. } => labels,
+            Targets::Masks { .. } | Targets::Texts(_) => &[],
+        }
     }
 }
 
 /// What pixels become: `(x / 255 - mean) / deviation`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pixels {
-    /// Side of the images.
-    pub side: usize,
+    /// What every image is cut and resized to.
+    pub resolution: Resolution,
     /// Per channel.
     pub mean: [f32; 3],
     /// Per channel.
@@ -53,10 +72,10 @@ pub struct Pixels {
 }
 
 impl Pixels {
-    /// `[side, side, 3]`, appended. A picture of another size is cut in the middle and resized.
-    pub fn write(&self, picture: &Picture, to: &mut Vec<f32>) {
-        if (picture.width, picture.height) != (self.side, self.side) {
-            return self.write(&picture.centre_crop(self.side, 1.0), to);
+    /// `[H, W, 3]`, appended. A picture of another size is cut in the middle and resized.
+    pub(crate) fn write(&self, picture: &Picture, to: &mut Vec<f32>) {
+        if picture.resolution() != self.resolution {
+            return self.write(&picture.centre_crop(self.resolution, 1.0), to);
         }
         let scale = self.deviation.map(|deviation| 1.0 / (255.0 * deviation));
         let shift: [f32; 3] = std::array::from_fn(|c| self.mean[c] / self.deviation[c]);
@@ -77,15 +96,19 @@ mod tests {
 
     #[test]
     fn pixels_are_normalised_per_channel() {
-        let pixels = Pixels { side: 2, mean: [0.0, 0.5, 1.0], deviation: [1.0, 0.5, 0.25] };
+        let pixels = Pixels {
+            resolution: Resolution::new(2, 3),
+            mean: [0.0, 0.5, 1.0],
+            deviation: [1.0, 0.5, 0.25],
+        };
         let mut values = vec![7.0];
-        pixels.write(&Picture::filled(2, 2, [0, 255, 51]), &mut values);
-        assert_eq!(values.len(), 1 + 12);
+        pixels.write(&Picture::filled(3, 2, [0, 255, 51]), &mut values);
+        assert_eq!(values.len(), 1 + 18);
         assert_eq!(values[0], 7.0);
         for (value, expected) in values[1..4].iter().zip([0.0, 1.0, -3.2]) {
             assert!((value - expected).abs() < 1e-5, "{value} is not {expected}");
         }
         pixels.write(&Picture::filled(5, 9, [3; 3]), &mut values);
-        assert_eq!(values.len(), 1 + 24);
+        assert_eq!(values.len(), 1 + 36);
     }
 }

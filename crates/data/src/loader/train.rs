@@ -8,11 +8,12 @@ use std::{
 use omma_base::Seed;
 use rand::seq::SliceRandom;
 
-use super::{BadFiles, Batch, Pixels, workers::Workers};
+use super::{Batch, Pixels, bad_files::BadFiles, workers::Workers};
 use crate::{
     augment::{Augmentation, Mixing, mix},
     dataset::{Sample, Shared},
     error::{DataError, Result},
+    targets::{TargetKind, Targets},
 };
 
 /// What happens to training images.
@@ -26,8 +27,8 @@ pub struct TrainOptions {
     pub augmentation: Augmentation,
     /// What happens to every batch.
     pub mixing: Mixing,
-    /// How much of every target is spread over all classes.
-    pub label_smoothing: f64,
+    /// What is made of what is known about an image.
+    pub targets: TargetKind,
     /// Batches that are made ahead.
     pub prefetch: usize,
     /// Threads that make them.
@@ -42,23 +43,29 @@ impl TrainOptions {
         if self.batch == 0 {
             return refuse("a batch needs at least one image");
         }
-        if self.pixels.side == 0 {
+        if self.pixels.resolution.shortest() == 0 {
             return refuse("images need at least one pixel");
         }
         if !self.pixels.deviation.iter().all(|deviation| *deviation > 0.0) {
             return refuse("the deviation of the pixels is above 0 in every channel");
         }
-        if !(0.0..=1.0).contains(&self.label_smoothing) {
-            return refuse("label smoothing lies between 0 and 1");
+        let mixed = self.mixing.mixup > 0.0 || self.mixing.cutmix > 0.0;
+        match self.targets {
+            TargetKind::Classes { smoothing } if !(0.0..=1.0).contains(&smoothing) => {
+                refuse("label smoothing lies between 0 and 1")
+            }
+            TargetKind::Masks | TargetKind::Texts if mixed => {
+                refuse("mixup and CutMix mix classes; they do not go with masks or captions")
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
-/// Where a run is in its data: batches that were taken since it began.
+/// Where a run is in its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Position {
-    /// Batches taken.
+pub struct Cursor {
+    /// Batches that were taken since it began.
     pub batches: u64,
 }
 
@@ -66,7 +73,6 @@ pub struct Position {
 pub struct TrainLoader {
     source: Arc<Source>,
     workers: Workers,
-    position: u64,
     started: u64,
     running: VecDeque<Receiver<Result<Batch>>>,
     order: Option<(u64, Arc<Vec<u32>>)>,
@@ -81,13 +87,8 @@ struct Source {
 }
 
 impl TrainLoader {
-    /// Batches from `position` on, exactly as an uninterrupted run would get them.
-    pub fn new(
-        data: Shared,
-        options: TrainOptions,
-        seed: Seed,
-        position: Position,
-    ) -> Result<Self> {
+    /// Batches from the cursor on, exactly as an uninterrupted run would get them.
+    pub fn new(data: Shared, options: TrainOptions, seed: Seed, cursor: Cursor) -> Result<Self> {
         options.check()?;
         if data.is_empty() {
             return Err(DataError::NotFound("there are no training images".to_owned()));
@@ -97,33 +98,21 @@ impl TrainLoader {
         }
         let workers = Workers::new(options.workers).map_err(|_| DataError::WorkerLost)?;
         let bad = BadFiles::new(options.bad_share);
-        let started = position.batches;
         Ok(Self {
             source: Arc::new(Source { data, options, seed, bad }),
             workers,
-            position: started,
-            started,
+            started: cursor.batches,
             running: VecDeque::new(),
             order: None,
         })
     }
 
     /// Batches of an epoch; a data set smaller than a batch is repeated inside it.
-    pub fn batches_per_epoch(&self) -> u64 {
+    fn batches_per_epoch(&self) -> u64 {
         (self.source.data.len() / self.source.options.batch).max(1) as u64
     }
 
-    /// Where the next batch is.
-    pub fn position(&self) -> Position {
-        Position { batches: self.position }
-    }
-
-    /// What could not be read so far.
-    pub fn bad(&self) -> &BadFiles {
-        &self.source.bad
-    }
-
-    /// The next batch.
+    /// The next batch; those behind it are being made meanwhile.
     pub fn next_batch(&mut self) -> Result<Batch> {
         let options = &self.source.options;
         let ahead = options.prefetch.max(options.workers).max(1);
@@ -133,7 +122,6 @@ impl TrainLoader {
         let batch = self.running.pop_front().ok_or(DataError::WorkerLost)?;
         // While this one is waited for, the next ones are made.
         self.start();
-        self.position += 1;
         batch.recv().map_err(|_| DataError::WorkerLost)?
     }
 
@@ -161,33 +149,25 @@ impl TrainLoader {
 impl Source {
     fn batch(&self, order: &[u32], place: u64, seed: Seed) -> Result<Batch> {
         let options = &self.options;
-        let classes = self.data.classes().len();
-        let side = options.pixels.side;
-        let mut batch = Batch {
-            pixels: Vec::with_capacity(options.batch * side * side * 3),
-            targets: vec![0.0; options.batch * classes],
-            side,
-            ..Batch::default()
-        };
+        let (classes, resolution) = (self.data.classes().len(), options.pixels.resolution);
+        let mut pixels = Vec::with_capacity(options.batch * resolution.pixels() * 3);
+        let (mut targets, mut indices) = (Vec::new(), Vec::new());
         let first = place as usize * options.batch;
         for slot in 0..options.batch {
             let mut rng = seed.named("image").numbered(slot as u64).rng();
-            let (index, sample) = self.sample(order, first + slot)?;
-            if sample.label >= classes {
-                return Err(DataError::Label { index, label: sample.label, classes });
-            }
-            let picture = options.augmentation.apply(&sample.picture, side, &mut rng);
-            options.pixels.write(&picture, &mut batch.pixels);
-            batch.labels.push(sample.label);
-            batch.indices.push(index);
-            let smoothing = options.label_smoothing as f32;
-            let target = &mut batch.targets[slot * classes..(slot + 1) * classes];
-            target.fill(smoothing / classes as f32);
-            target[sample.label] += 1.0 - smoothing;
+            let (index, mut sample) = self.sample(order, first + slot)?;
+            let image = sample.picture.resolution();
+            let transform = options.augmentation.draw(image, resolution, &mut rng);
+            targets.push(options.targets.of((index, &mut sample), classes, &transform)?);
+            options.pixels.write(&transform.picture(&sample.picture), &mut pixels);
+            indices.push(index);
         }
-        let mut rng = seed.named("mixing").rng();
-        mix(&options.mixing, &mut batch.pixels, &mut batch.targets, (side, classes), &mut rng);
-        Ok(batch)
+        let mut targets = options.targets.gather(targets, classes);
+        if let Targets::Classes { distribution, .. } = &mut targets {
+            let mut rng = seed.named("mixing").rng();
+            mix(&options.mixing, &mut pixels, distribution, (resolution, classes), &mut rng);
+        }
+        Ok(Batch { pixels, targets, indices, resolution })
     }
 
     /// The sample at a place of the epoch. An unreadable one is replaced from the epoch's other half, so
@@ -206,6 +186,8 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
+    use omma_base::Resolution;
+
     use super::*;
     use crate::{
         augment::Crop,
@@ -214,10 +196,13 @@ mod tests {
         world::{Variant, World},
     };
 
+    const PIXELS: Pixels =
+        Pixels { resolution: Resolution::square(16), mean: [0.5; 3], deviation: [0.25; 3] };
+
     fn options(workers: usize, prefetch: usize) -> TrainOptions {
         TrainOptions {
             batch: 8,
-            pixels: Pixels { side: 16, mean: [0.5; 3], deviation: [0.25; 3] },
+            pixels: PIXELS,
             augmentation: Augmentation {
                 crop: Crop::RandomResized,
                 flip: true,
@@ -226,7 +211,7 @@ mod tests {
                 ..Augmentation::default()
             },
             mixing: Mixing { mixup: 0.8, cutmix: 1.0 },
-            label_smoothing: 0.1,
+            targets: TargetKind::Classes { smoothing: 0.1 },
             prefetch,
             workers,
             bad_share: 0.01,
@@ -234,15 +219,13 @@ mod tests {
     }
 
     fn batches(data: &Shared, options: TrainOptions, from: u64, count: usize) -> Vec<Batch> {
-        let position = Position { batches: from };
-        let mut loader = TrainLoader::new(data.clone(), options, Seed::new(4), position).unwrap();
-        let batches = (0..count).map(|_| loader.next_batch().unwrap()).collect();
-        assert_eq!(loader.position().batches, from + count as u64);
-        batches
+        let cursor = Cursor { batches: from };
+        let mut loader = TrainLoader::new(data.clone(), options, Seed::new(4), cursor).unwrap();
+        (0..count).map(|_| loader.next_batch().unwrap()).collect()
     }
 
     fn world(samples: usize) -> Shared {
-        Arc::new(World::new(1, 20, samples, Split::Train, Variant::Usual))
+        Arc::new(World::new(1, Resolution::square(20), samples, Split::Train, Variant::Usual))
     }
 
     /// Labels are indices; some samples cannot be read.
@@ -295,12 +278,15 @@ mod tests {
         let expected = batches(&data, options(1, 0), 0, 20);
         assert_eq!(expected, batches(&data, options(4, 3), 0, 20));
         assert_ne!(expected[0], expected[1]);
-        let other = TrainLoader::new(data, options(1, 0), Seed::new(5), Position::default());
+        let other = TrainLoader::new(data, options(1, 0), Seed::new(5), Cursor::default());
         assert_ne!(expected[0], other.unwrap().next_batch().unwrap());
         for batch in &expected {
             assert_eq!((batch.len(), batch.pixels.len()), (8, 8 * 16 * 16 * 3));
             assert!(batch.pixels.iter().all(|value| (-2.01..=2.01).contains(value)));
-            for target in batch.targets.chunks_exact(10) {
+            let Targets::Classes { distribution, classes: 10, .. } = &batch.targets else {
+                panic!("{:?}", batch.targets);
+            };
+            for target in distribution.chunks_exact(10) {
                 assert!((target.iter().sum::<f32>() - 1.0).abs() < 1e-5);
                 assert!(target.iter().all(|share| *share >= 0.0099));
             }
@@ -323,7 +309,10 @@ mod tests {
     fn an_epoch_has_every_sample_once_and_the_next_is_in_another_order() {
         let data = Numbers::shared(24, &[], usize::MAX);
         let labels = |from| -> Vec<usize> {
-            batches(&data, plain(8), from, 3).into_iter().flat_map(|batch| batch.labels).collect()
+            batches(&data, plain(8), from, 3)
+                .iter()
+                .flat_map(|batch| batch.labels().to_vec())
+                .collect()
         };
         let (first, second) = (labels(0), labels(3));
         assert_ne!(first, second);
@@ -334,11 +323,34 @@ mod tests {
     }
 
     #[test]
+    fn masks_and_captions_belong_to_their_images() {
+        let resolution = Resolution::new(12, 20);
+        let world = World::new(1, resolution, 30, Split::Train, Variant::Usual);
+        let data: Shared = Arc::new(world);
+        let pixels = Pixels { resolution, ..PIXELS };
+        let load =
+            |targets| batches(&data, TrainOptions { targets, pixels, ..plain(8) }, 0, 2).remove(1);
+        let batch = load(TargetKind::Masks);
+        assert_eq!((batch.resolution, batch.pixels.len()), (resolution, 8 * 12 * 20 * 3));
+        let of = |index: &usize| data.get(*index).unwrap();
+        let masks = batch.indices.iter().flat_map(|index| of(index).mask.unwrap()).collect();
+        assert_eq!(batch.targets, Targets::Masks { pixels: masks });
+        let batch = load(TargetKind::Texts);
+        let texts = batch.indices.iter().map(|index| of(index).caption.unwrap()).collect();
+        assert_eq!(batch.targets, Targets::Texts(texts));
+        let bare = Numbers::shared(10, &[], usize::MAX);
+        let options = TrainOptions { targets: TargetKind::Masks, ..plain(8) };
+        let mut loader = TrainLoader::new(bare, options, Seed::new(1), Cursor::default()).unwrap();
+        let error = loader.next_batch().unwrap_err();
+        assert!(matches!(error, DataError::Missing { what: "mask", .. }), "{error}");
+    }
+
+    #[test]
     fn few_samples_fill_a_batch() {
         let batch = batches(&Numbers::shared(3, &[], usize::MAX), plain(8), 0, 1).remove(0);
         assert_eq!(batch.len(), 8);
         for label in 0..3 {
-            assert!(batch.labels.contains(&label));
+            assert!(batch.labels().contains(&label));
         }
     }
 
@@ -346,7 +358,7 @@ mod tests {
     fn unreadable_samples_are_replaced_the_same_way_every_time() {
         let data = Numbers::shared(40, &[3, 17], usize::MAX);
         let few = batches(&data, plain(8), 0, 15);
-        let labels: Vec<usize> = few.iter().flat_map(|batch| batch.labels.clone()).collect();
+        let labels: Vec<usize> = few.iter().flat_map(|batch| batch.labels().to_vec()).collect();
         assert!(!labels.contains(&3) && !labels.contains(&17));
         assert_eq!(few, batches(&data, TrainOptions { workers: 1, ..plain(8) }, 0, 15));
         assert_eq!(few[7..], batches(&data, plain(8), 7, 8));
@@ -355,7 +367,7 @@ mod tests {
         for (count, holes) in [(2, all), (40, (0..10).collect())] {
             let data = Numbers::shared(count, &holes, usize::MAX);
             let mut loader =
-                TrainLoader::new(data, plain(8), Seed::new(1), Position::default()).unwrap();
+                TrainLoader::new(data, plain(8), Seed::new(1), Cursor::default()).unwrap();
             let error = (0..20).find_map(|_| loader.next_batch().err()).unwrap();
             assert!(matches!(error, DataError::TooManyBad { .. }), "{error}");
             assert!(error.to_string().contains("hole"), "{error}");
@@ -387,20 +399,25 @@ mod tests {
     fn what_cannot_work_is_refused() {
         let data = Numbers::shared(10, &[], usize::MAX);
         let refused = |options| {
-            TrainLoader::new(data.clone(), options, Seed::new(1), Position::default()).is_err()
+            TrainLoader::new(data.clone(), options, Seed::new(1), Cursor::default()).is_err()
         };
         assert!(!refused(plain(8)));
         assert!(refused(plain(0)));
-        assert!(refused(TrainOptions { label_smoothing: f64::NAN, ..plain(8) }));
-        let pixels = Pixels { side: 0, ..plain(8).pixels };
+        let targets = TargetKind::Classes { smoothing: f64::NAN };
+        assert!(refused(TrainOptions { targets, ..plain(8) }));
+        for targets in [TargetKind::Masks, TargetKind::Texts] {
+            assert!(!refused(TrainOptions { targets, ..plain(8) }));
+            assert!(refused(TrainOptions { targets, ..options(1, 1) }));
+        }
+        let pixels = Pixels { resolution: Resolution::new(8, 0), ..PIXELS };
         assert!(refused(TrainOptions { pixels, ..plain(8) }));
-        let pixels = Pixels { deviation: [0.0; 3], ..plain(8).pixels };
+        let pixels = Pixels { deviation: [0.0; 3], ..PIXELS };
         assert!(refused(TrainOptions { pixels, ..plain(8) }));
         let none = Numbers::shared(0, &[], 0);
-        assert!(TrainLoader::new(none, plain(8), Seed::new(1), Position::default()).is_err());
+        assert!(TrainLoader::new(none, plain(8), Seed::new(1), Cursor::default()).is_err());
         let beyond: Shared = Arc::new(Beyond(data.clone()));
         let mut loader =
-            TrainLoader::new(beyond, plain(10), Seed::new(1), Position::default()).unwrap();
+            TrainLoader::new(beyond, plain(10), Seed::new(1), Cursor::default()).unwrap();
         let error = loader.next_batch().unwrap_err();
         assert!(matches!(error, DataError::Label { label: 9, classes: 9, .. }), "{error}");
     }

@@ -6,7 +6,7 @@ use super::scene::{Object, Scene};
 
 impl Scene {
     /// What the scene shows. The wording varies, from the scene's own seed.
-    pub fn caption(&self) -> String {
+    pub(super) fn caption(&self) -> String {
         let mut rng = self.seed.named("caption").rng();
         let Some(main) = self.main() else {
             let surface = ["a patterned surface", "nothing but texture", "an empty wall"];

@@ -9,12 +9,9 @@ mod draw;
 mod scene;
 mod shape;
 
-use omma_base::Seed;
+use omma_base::{Resolution, Seed};
 
-pub use self::{
-    scene::{Object, Scene},
-    shape::{Colour, Shape, Texture},
-};
+use self::{scene::Scene, shape::Shape};
 use crate::{
     dataset::{Dataset, Sample, Split},
     error::Result,
@@ -34,28 +31,28 @@ pub enum Variant {
 /// Scenes by their index.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Where everything random comes from.
-    pub seed: u64,
-    /// Side of the images.
-    pub size: usize,
-    /// How many samples it pretends to have.
-    pub samples: usize,
-    /// What it shows.
-    pub variant: Variant,
-    /// Training and test scenes never coincide.
-    pub split: Split,
+    seed: u64,
+    resolution: Resolution,
+    samples: usize,
+    variant: Variant,
+    split: Split,
     classes: Vec<String>,
 }
 
 impl World {
-    /// A world of scenes.
-    pub fn new(seed: u64, size: usize, samples: usize, split: Split, variant: Variant) -> Self {
+    /// A world that pretends to have so many samples. Those of its two splits never coincide.
+    pub fn new(
+        seed: u64,
+        resolution: Resolution,
+        samples: usize,
+        split: Split,
+        variant: Variant,
+    ) -> Self {
         let classes = Shape::CLASSES.iter().map(|shape| shape.name().to_owned()).collect();
-        Self { seed, size, samples, variant, split, classes }
+        Self { seed, resolution, samples, variant, split, classes }
     }
 
-    /// What is in a scene.
-    pub fn scene(&self, index: usize) -> Scene {
+    fn scene(&self, index: usize) -> Scene {
         let root = Seed::new(self.seed).named("world").named(self.split.name());
         Scene::new(self.variant, root.numbered(index as u64))
     }
@@ -76,7 +73,7 @@ impl Dataset for World {
 
     fn get(&self, index: usize) -> Result<Sample> {
         let scene = self.scene(index);
-        let (picture, mask) = scene.draw(self.size);
+        let (picture, mask) = scene.draw(self.resolution);
         let label = scene.class().unwrap_or(0);
         Ok(Sample { picture, label, caption: Some(scene.caption()), mask: Some(mask) })
     }
@@ -87,7 +84,7 @@ mod tests {
     use super::*;
 
     fn world(split: Split, variant: Variant) -> World {
-        World::new(3, 32, 100, split, variant)
+        World::new(3, Resolution::square(32), 100, split, variant)
     }
 
     #[test]
@@ -97,13 +94,13 @@ mod tests {
         assert_eq!(sample, usual.get(17).unwrap());
         assert_ne!(sample.picture, usual.get(18).unwrap().picture);
         assert_ne!(sample.picture, world(Split::Test, Variant::Usual).get(17).unwrap().picture);
-        let other = World::new(4, 32, 100, Split::Train, Variant::Usual);
+        let other = World::new(4, Resolution::square(32), 100, Split::Train, Variant::Usual);
         assert_ne!(sample.picture, other.get(17).unwrap().picture);
     }
 
     #[test]
     fn labels_are_even_and_masks_show_the_object() {
-        let usual = World::new(1, 48, 2000, Split::Train, Variant::Usual);
+        let usual = World::new(1, Resolution::square(48), 2000, Split::Train, Variant::Usual);
         let mut counts = vec![0; usual.classes().len()];
         let mut seen = 0;
         for index in 0..2000 {
@@ -138,20 +135,40 @@ mod tests {
 
     #[test]
     fn any_size_shows_the_same_scene() {
-        let small = World::new(2, 32, 10, Split::Train, Variant::Usual);
-        for size in [8, 33, 64, 96, 224] {
-            let large = World::new(2, size, 10, Split::Train, Variant::Usual);
+        let of_size = |height, width| {
+            World::new(2, Resolution::new(height, width), 10, Split::Train, Variant::Usual)
+        };
+        let small = of_size(32, 32);
+        for (height, width) in [(8, 8), (33, 33), (64, 64), (224, 224), (8, 40), (64, 48), (32, 96)]
+        {
+            let large = of_size(height, width);
             for index in 0..4 {
                 let [a, b] = [&small, &large].map(|world| world.get(index).unwrap());
-                assert_eq!((b.picture.width, b.picture.height), (size, size));
-                assert_eq!(b.picture.pixels.len(), size * size * 3);
-                assert_eq!(b.mask.unwrap().len(), size * size);
+                assert_eq!(b.picture.resolution(), Resolution::new(height, width));
+                assert_eq!(b.picture.pixels.len(), height * width * 3);
+                assert_eq!(b.mask.unwrap().len(), height * width);
                 assert_eq!((a.label, a.caption), (b.label, b.caption));
-                if size >= 32 {
-                    let difference = a.picture.difference(&b.picture.resized(32, 32));
-                    assert!(difference < 20.0, "{size} pixels differ by {difference}");
+                if height == width && height >= 32 {
+                    let smaller = b.picture.resized(Resolution::square(32));
+                    let difference = a.picture.difference(&smaller);
+                    assert!(difference < 20.0, "{height} pixels differ by {difference}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn objects_are_as_large_in_a_wide_image_as_in_a_square_one() {
+        let [square, wide] = [64, 128].map(|width| {
+            World::new(2, Resolution::new(64, width), 20, Split::Train, Variant::Usual)
+        });
+        for index in 0..20 {
+            let [square, wide] = [&square, &wide].map(|world| {
+                let sample = world.get(index).unwrap();
+                let own = |class: &&u8| **class == 1 + sample.label as u8;
+                sample.mask.unwrap().iter().filter(own).count() as f64
+            });
+            assert!((0.75..1.35).contains(&(wide / square)), "{square} and {wide} pixels");
         }
     }
 

@@ -15,25 +15,25 @@ const TEXTURE_HABIT: f64 = 0.8;
 
 /// One object.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Object {
+pub(super) struct Object {
     /// Its outline.
-    pub shape: Shape,
+    pub(super) shape: Shape,
     /// What one sees first.
-    pub colour: Colour,
+    pub(super) colour: Colour,
     /// The other colour of its texture.
-    pub second: Colour,
+    pub(super) second: Colour,
     /// What covers it.
-    pub texture: Texture,
-    /// Its middle, in units of the image's side.
-    pub centre: [f32; 2],
-    /// Its radius, in the same units.
-    pub radius: f32,
+    pub(super) texture: Texture,
+    /// Its middle, across and down, as shares of the image's sides.
+    pub(super) centre: [f32; 2],
+    /// Its radius, in units of the shorter side.
+    pub(super) radius: f32,
     /// Its turn, in radians.
-    pub turn: f32,
+    pub(super) turn: f32,
     /// Its width against its height.
-    pub stretch: f32,
+    pub(super) stretch: f32,
     /// How fine its texture is.
-    pub scale: f32,
+    pub(super) scale: f32,
 }
 
 /// Light, background and the small things nobody would mention.
@@ -55,9 +55,9 @@ pub(super) struct Setting {
 
 /// A scene.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scene {
+pub(super) struct Scene {
     /// From the farthest to the nearest.
-    pub objects: Vec<Object>,
+    pub(super) objects: Vec<Object>,
     /// Which of them is the main one.
     pub(super) main: Option<usize>,
     pub(super) setting: Setting,
@@ -87,12 +87,12 @@ impl Scene {
     }
 
     /// The object that the scene is about.
-    pub fn main(&self) -> Option<&Object> {
+    pub(super) fn main(&self) -> Option<&Object> {
         self.objects.get(self.main?)
     }
 
     /// The class of the scene, if it has one.
-    pub fn class(&self) -> Option<usize> {
+    pub(super) fn class(&self) -> Option<usize> {
         let shape = self.main()?.shape;
         Shape::CLASSES.iter().position(|class| *class == shape)
     }

@@ -2,8 +2,7 @@
 
 /// The outline of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are what they are")]
-pub enum Shape {
+pub(super) enum Shape {
     Circle,
     Square,
     Triangle,
@@ -23,7 +22,7 @@ pub enum Shape {
 
 impl Shape {
     /// The classes of the world.
-    pub const CLASSES: [Self; 10] = [
+    pub(super) const CLASSES: [Self; 10] = [
         Self::Circle,
         Self::Square,
         Self::Triangle,
@@ -36,10 +35,10 @@ impl Shape {
         Self::Drop,
     ];
     /// Shapes that are no class.
-    pub const STRANGE: [Self; 4] = [Self::Arrow, Self::Bar, Self::Frame, Self::Trefoil];
+    pub(super) const STRANGE: [Self; 4] = [Self::Arrow, Self::Bar, Self::Frame, Self::Trefoil];
 
     /// In a word.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Circle => "circle",
             Self::Square => "square",
@@ -80,7 +79,7 @@ impl Shape {
 
     /// The signed distance of a point to the outline, negative inside, for a shape of radius 1 around
     /// the origin.
-    pub fn distance(self, x: f32, y: f32) -> f32 {
+    pub(super) fn distance(self, x: f32, y: f32) -> f32 {
         let radius = x.hypot(y);
         match self {
             Self::Circle => radius - 0.88,
@@ -159,8 +158,7 @@ fn heart(x: f32, y: f32) -> f32 {
 
 /// The colour of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are what they are")]
-pub enum Colour {
+pub(super) enum Colour {
     Red,
     Orange,
     Yellow,
@@ -192,7 +190,7 @@ impl Colour {
     ];
 
     /// In a word.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Red => "red",
             Self::Orange => "orange",
@@ -210,7 +208,7 @@ impl Colour {
     }
 
     /// Red, green and blue in `0..=1`.
-    pub fn rgb(self) -> [f32; 3] {
+    pub(super) fn rgb(self) -> [f32; 3] {
         match self {
             Self::Red => [0.85, 0.15, 0.15],
             Self::Orange => [0.95, 0.55, 0.1],
@@ -230,8 +228,7 @@ impl Colour {
 
 /// What covers an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are what they are")]
-pub enum Texture {
+pub(super) enum Texture {
     Plain,
     Striped,
     Chequered,
@@ -244,7 +241,7 @@ impl Texture {
         [Self::Plain, Self::Striped, Self::Chequered, Self::Dotted, Self::Shaded];
 
     /// In a word, which may be none.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plain => "",
             Self::Striped => "striped",

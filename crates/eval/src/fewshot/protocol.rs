@@ -116,7 +116,7 @@ fn features(
         };
         each(Features {
             members: said.iter().flat_map(member).collect(),
-            labels: batch.labels.clone(),
+            labels: batch.labels().to_vec(),
         });
         Ok(())
     })

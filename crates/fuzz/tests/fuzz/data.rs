@@ -1,6 +1,7 @@
 //! Data sets and images.
 
 use image::{DynamicImage, ImageFormat, RgbImage};
+use omma_base::Resolution;
 use omma_data::{
     Dataset, Picture,
     formats::{Cifar, CifarKind, CsvFile, Idx, WebDataset},
@@ -41,7 +42,7 @@ fn images() {
     target.run(|path| {
         if let Ok(picture) = Picture::open(path) {
             assert_eq!(picture.pixels.len(), picture.width * picture.height * 3);
-            let _ = picture.centre_crop(8, 1.0);
+            let _ = picture.centre_crop(Resolution::new(8, 11), 1.0);
         }
     });
 }

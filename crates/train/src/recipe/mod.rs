@@ -10,11 +10,11 @@ mod ranges;
 use std::{collections::BTreeSet, path::PathBuf};
 
 use omma_base::{
-    memory,
+    Resolution, memory,
     range::{OutOfRange, check_all},
 };
 use omma_data::{
-    Pixels, Selection, Shared, TrainOptions,
+    Pixels, Selection, Shared, TargetKind, TrainOptions,
     augment::{Augmentation, Mixing},
     formats::DataSpec,
 };
@@ -177,7 +177,7 @@ impl Recipe {
     pub fn data_spec(&self) -> DataSpec {
         DataSpec {
             name: self.data.name.clone(),
-            size: self.model.resolution,
+            resolution: Resolution::square(self.model.resolution),
             train_samples: self.data.train_samples,
             test_samples: self.data.test_samples,
             seed: self.data.world_seed,
@@ -188,7 +188,7 @@ impl Recipe {
     pub fn pixels(&self) -> Pixels {
         let normalisation = self.model.normalisation;
         let (mean, deviation) = (normalisation.mean, normalisation.deviation);
-        Pixels { side: self.model.resolution, mean, deviation }
+        Pixels { resolution: Resolution::square(self.model.resolution), mean, deviation }
     }
 
     /// How training batches are made.
@@ -198,7 +198,7 @@ impl Recipe {
             pixels: self.pixels(),
             augmentation: self.augment,
             mixing: self.mixing,
-            label_smoothing: self.train.label_smoothing,
+            targets: TargetKind::Classes { smoothing: self.train.label_smoothing },
             prefetch: self.data.prefetch,
             workers: self.data.workers,
             bad_share: self.data.bad_share,

@@ -1,0 +1,123 @@
+//! What a model is to say of images.
+
+use crate::{
+    augment::Transform,
+    dataset::Sample,
+    error::{DataError, Result},
+    mask::Mask,
+};
+
+/// What a model is to say of the images of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Targets {
+    /// What each image shows.
+    Classes {
+        /// `[B]`: the class of every image; of a mixed one, that of its own part.
+        labels: Vec<usize>,
+        /// `[B, classes]`: rows add up to 1.
+        distribution: Vec<f32>,
+        /// How many classes there are.
+        classes: usize,
+    },
+    /// What each pixel belongs to.
+    Masks {
+        /// `[B, H, W]`: the class of every pixel, or [`IGNORED`](crate::IGNORED).
+        pixels: Vec<u8>,
+    },
+    /// `[B]`: what each image shows, in words.
+    Texts(Vec<String>),
+}
+
+/// What is made of what is known about an image.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TargetKind {
+    /// Its class.
+    Classes {
+        /// How much of every target is spread over all classes.
+        smoothing: f64,
+    },
+    /// The class of each of its pixels; they are moved as the image is.
+    Masks,
+    /// Its caption, as it is. What it says of left and right is wrong in an image that was mirrored.
+    Texts,
+}
+
+impl Default for TargetKind {
+    fn default() -> Self {
+        Self::Classes { smoothing: 0.0 }
+    }
+}
+
+/// The target of one image.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Class(usize),
+    Mask(Mask),
+    Text(String),
+}
+
+impl TargetKind {
+    /// The target of a sample whose picture is transformed like this.
+    pub(crate) fn of(
+        self,
+        (index, sample): (usize, &mut Sample),
+        classes: usize,
+        transform: &Transform,
+    ) -> Result<Target> {
+        let missing = |what| DataError::Missing { index, what };
+        match self {
+            Self::Classes { .. } if sample.label >= classes => {
+                Err(DataError::Label { index, label: sample.label, classes })
+            }
+            Self::Classes { .. } => Ok(Target::Class(sample.label)),
+            Self::Masks => {
+                let pixels = sample.mask.take().ok_or_else(|| missing("mask"))?;
+                let resolution = sample.picture.resolution();
+                if pixels.len() != resolution.pixels() {
+                    let found = pixels.len();
+                    return Err(DataError::MaskSize { index, found, resolution });
+                }
+                Ok(Target::Mask(transform.mask(&Mask { resolution, pixels })))
+            }
+            Self::Texts => {
+                sample.caption.take().map(Target::Text).ok_or_else(|| missing("caption"))
+            }
+        }
+    }
+
+    /// The targets of a batch; they are all of this kind.
+    pub(crate) fn gather(self, found: Vec<Target>, classes: usize) -> Targets {
+        let (mut labels, mut masks, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        for target in found {
+            match target {
+                Target::Class(label) => labels.push(label),
+                Target::Mask(mask) => masks.extend(mask.pixels),
+                Target::Text(text) => texts.push(text),
+            }
+        }
+        match self {
+            Self::Classes { smoothing } => {
+                let distribution = distribution(&labels, classes, smoothing as f32);
+                Targets::Classes { labels, distribution, classes }
+            }
+            Self::Masks => Targets::Masks { pixels: masks },
+            Self::Texts => Targets::Texts(texts),
+        }
+    }
+}
+
+/// `[B, classes]`
+fn distribution(labels: &[usize], classes: usize, smoothing: f32) -> Vec<f32> {
+    let mut rows = vec![smoothing / classes as f32; labels.len() * classes];
+    for (row, label) in rows.chunks_exact_mut(classes.max(1)).zip(labels) {
+        row[*label] += 1.0 - smoothing;
+    }
+    rows
+}
+
+impl Targets {
+    /// Of images of which nothing is known.
+    pub(crate) fn unknown() -> Self {
+        TargetKind::default().gather(Vec::new(), 0)
+    }
+}
