@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf};
 
 use omma_data::DataError;
+use omma_eval::EvalError;
 use omma_model::ModelError;
 use thiserror::Error;
 
@@ -22,6 +23,8 @@ pub enum TrainError {
     RecipeSyntax { path: PathBuf, why: String },
     #[error("there is no setting \"{key}\"{hint}")]
     UnknownSetting { key: String, hint: String },
+    #[error("{key} is not a setting of {router}")]
+    UnusedSetting { key: String, router: &'static str },
     #[error("{key} cannot be {value}: {why}")]
     BadSetting { key: String, value: String, why: String },
     #[error("\"{text}\" is not a setting: write key=value, as in train.steps=500")]
@@ -57,6 +60,8 @@ pub enum TrainError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Data(#[from] DataError),
+    #[error(transparent)]
+    Judging(Box<EvalError>),
 }
 
 impl TrainError {

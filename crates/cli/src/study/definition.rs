@@ -14,13 +14,13 @@ use omma_base::{
 use omma_train::{Recipe, recipe::check_name};
 use serde::{Deserialize, Serialize};
 
-/// Names, and files by their names, of the studies in `recipes/studies/`.
+/// Names, and files by their names, of the studies in `studies/`.
 pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[(
     "e3",
     &[
-        ("study.toml", include_str!("../../../../recipes/studies/e3/study.toml")),
-        ("vit.toml", include_str!("../../../../recipes/studies/e3/vit.toml")),
-        ("vmoe.toml", include_str!("../../../../recipes/studies/e3/vmoe.toml")),
+        ("study.toml", include_str!("../../studies/e3/study.toml")),
+        ("vit.toml", include_str!("../../studies/e3/vit.toml")),
+        ("vmoe.toml", include_str!("../../studies/e3/vmoe.toml")),
     ],
 )];
 

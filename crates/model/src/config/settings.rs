@@ -79,7 +79,7 @@ pub fn apply_value(
     if !value.is_null() {
         check_setting(RANGES, &full, &value).map_err(in_short)?;
     }
-    *place = value;
+    *place = merged(place.take(), value);
     let read = |tree: Value| serde_json::from_value::<ModelConfig>(tree);
     match read(tree.clone()) {
         Ok(config) => Ok(config),
@@ -88,6 +88,19 @@ pub fn apply_value(
             *find(&mut tree, &full).expect("it was there before") = Value::String(text.to_owned());
             read(tree).map_err(|_| fault(error.to_string()))
         }
+    }
+}
+
+/// A table over one of the same kind changes what it names; over anything else, it takes its place.
+fn merged(old: Value, new: Value) -> Value {
+    match (old, new) {
+        (Value::Object(mut old), Value::Object(new))
+            if new.contains_key("kind") && old.get("kind") == new.get("kind") =>
+        {
+            old.extend(new);
+            Value::Object(old)
+        }
+        (_, new) => new,
     }
 }
 

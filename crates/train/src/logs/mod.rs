@@ -3,19 +3,21 @@
 mod tensorboard;
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     path::Path,
 };
 
 use omma_base::files::write_atomically;
+use omma_eval::routing::LayerHealth;
 use serde::{Deserialize, Serialize};
 
 use self::tensorboard::EventFile;
 use crate::{
     error::{Result, TrainError},
-    health::LayerHealth,
     run::RunFolder,
+    task::Scores,
 };
 
 /// A log interval of training.
@@ -29,8 +31,9 @@ pub struct TrainRecord {
     pub loss: f64,
     /// The routers' own part of it.
     pub auxiliary_loss: f64,
-    /// Share of training images that the model got right before it learned from them.
-    pub accuracy: f64,
+    /// The task's scores of the training images, before the model learned from them.
+    #[serde(flatten)]
+    pub scores: Scores,
     /// The learning rate.
     pub learning_rate: f64,
     /// Norm of the gradient before it was clipped.
@@ -50,10 +53,9 @@ pub struct EvaluationRecord {
     pub epoch: f64,
     /// Seconds of training so far.
     pub seconds: f64,
-    /// Share of the images that the model got right.
-    pub accuracy: f64,
-    /// Mean negative log-likelihood.
-    pub nll: f64,
+    /// The task's scores.
+    #[serde(flatten)]
+    pub scores: Scores,
 }
 
 /// A line of `metrics.jsonl`.
@@ -82,11 +84,12 @@ impl Record {
                 let mut all = vec![
                     own("train/loss", record.loss),
                     own("train/auxiliary_loss", record.auxiliary_loss),
-                    own("train/accuracy", record.accuracy),
                     own("train/learning_rate", record.learning_rate),
                     own("train/gradient_norm", record.gradient_norm),
                     own("train/images_per_second", record.images_per_second),
                 ];
+                let score = |(key, value)| (format!("train/{key}"), value);
+                all.extend(record.scores.iter().map(score));
                 for layer in &record.routing {
                     let name = |what: &str| format!("routing/block{}/{what}", layer.block);
                     all.push((name("peak_load"), layer.peak_load));
@@ -97,7 +100,8 @@ impl Record {
                 all
             }
             Self::Evaluation(record) => {
-                vec![own("validation/accuracy", record.accuracy), own("validation/nll", record.nll)]
+                let score = |(key, value)| (format!("validation/{key}"), value);
+                record.scores.iter().map(score).collect()
             }
         }
     }
@@ -159,14 +163,24 @@ impl Logs {
         self.events.add(record.step(), &record.scalars())?;
         if let Record::Evaluation(record) = record {
             self.summary.push(record.clone());
-            let mut text = "step,epoch,seconds,validation_accuracy,validation_nll\n".to_owned();
-            for EvaluationRecord { step, epoch, seconds, accuracy, nll } in &self.summary {
-                text += &format!("{step},{epoch:.4},{seconds:.1},{accuracy:.6},{nll:.6}\n");
-            }
-            self.run.write(SUMMARY, text)?;
+            self.run.write(SUMMARY, table(&self.summary))?;
         }
         Ok(())
     }
+}
+
+/// `summary.csv`: a column for every score.
+fn table(records: &[EvaluationRecord]) -> String {
+    let keys: BTreeSet<&str> =
+        records.iter().flat_map(|record| record.scores.iter().map(|(key, _)| key)).collect();
+    let mut text = "step,epoch,seconds".to_owned();
+    keys.iter().for_each(|key| text += &format!(",validation_{key}"));
+    for EvaluationRecord { step, epoch, seconds, scores } in records {
+        text += &format!("\n{step},{epoch:.4},{seconds:.1}");
+        let value = |key: &&str| scores.get(key).map_or(String::new(), |value| format!("{value:.6}"));
+        keys.iter().for_each(|key| text += &format!(",{}", value(key)));
+    }
+    text + "\n"
 }
 
 /// All records of a run; a line that was cut off by a kill, or is damaged, is left out.
@@ -191,18 +205,32 @@ fn line(record: &Record) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{recipe::Recipe, run::Place};
+    use crate::{
+        recipe::{Recipe, Request},
+        run::Place,
+    };
 
     fn evaluation(step: u64) -> Record {
         // A mean of three hundredths has 17 digits.
-        let accuracy = 0.1 + 0.2 * step as f64;
-        Record::Evaluation(EvaluationRecord { step, epoch: 0.1, seconds: 1.0, accuracy, nll: 1e-7 })
+        let scores = Scores::from_iter([("accuracy", 0.1 + 0.2 * step as f64), ("nll", 1e-7)]);
+        Record::Evaluation(EvaluationRecord { step, epoch: 0.1, seconds: 1.0, scores })
+    }
+
+    #[test]
+    fn lines_of_earlier_versions_are_read() {
+        let line = r#"{"kind":"evaluation","step":20,"epoch":1.0,"seconds":0.2,"accuracy":0.15,"nll":2.3}"#;
+        let Ok(Record::Evaluation(record)) = serde_json::from_str(line) else { panic!("{line}") };
+        assert_eq!((record.step, record.scores.get("accuracy")), (20, Some(0.15)));
+        assert_eq!(
+            table(&[record]),
+            "step,epoch,seconds,validation_accuracy,validation_nll\n20,1.0000,0.2,0.150000,2.300000\n"
+        );
     }
 
     #[test]
     fn lines_keep_their_bytes_and_are_cut_at_the_last_whole_one() {
         let folder = tempfile::tempdir().unwrap();
-        let recipe = Recipe::find::<&str>("default", &[]).unwrap();
+        let recipe = Recipe::find("default", &Request::default()).unwrap();
         let run = RunFolder::create(Place::At(folder.path()), &recipe).unwrap();
         let mut logs = Logs::open(&run, 0).unwrap();
         (1..=4).for_each(|step| logs.add(&evaluation(step)).unwrap());

@@ -9,19 +9,25 @@
 //! | `lamb.rs` | LAMB |
 //! | `clip.rs` | clipping by the global norm |
 //! | `groups.rs` | which parameters decay, and how fast each layer learns |
+//! | `schedule.rs` | how the learning rate goes up and down |
 
 mod adafactor;
 mod adamw;
 mod clip;
 mod groups;
 mod lamb;
+mod schedule;
 mod sgd;
 mod sums;
 
 use serde::{Deserialize, Serialize};
 
 use self::{adafactor::Adafactor, adamw::AdamW, lamb::Lamb, sgd::Sgd};
-pub use self::{clip::clip_global_norm, groups::Group};
+pub use self::{
+    clip::clip_global_norm,
+    groups::Group,
+    schedule::{Schedule, ScheduleKind},
+};
 
 /// Which rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

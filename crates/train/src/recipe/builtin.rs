@@ -2,38 +2,37 @@
 
 use omma_base::nearest;
 
-use super::Recipe;
 use crate::error::{Result, TrainError};
 
 /// Names and texts of the recipes in `recipes/`.
 pub const BUILT_IN: &[(&str, &str)] = &[
-    ("default", include_str!("../../../../recipes/default.toml")),
-    ("vit", include_str!("../../../../recipes/vit.toml")),
-    ("vmoe", include_str!("../../../../recipes/vmoe.toml")),
-    ("e3", include_str!("../../../../recipes/e3.toml")),
-    ("soft-moe", include_str!("../../../../recipes/soft-moe.toml")),
-    ("softmax-token-choice", include_str!("../../../../recipes/routers/softmax-token-choice.toml")),
+    ("default", include_str!("../../recipes/default.toml")),
+    ("vit", include_str!("../../recipes/vit.toml")),
+    ("vmoe", include_str!("../../recipes/vmoe.toml")),
+    ("e3", include_str!("../../recipes/e3.toml")),
+    ("soft-moe", include_str!("../../recipes/soft-moe.toml")),
+    ("softmax-token-choice", include_str!("../../recipes/routers/softmax-token-choice.toml")),
     (
         "sinkhorn-token-choice",
-        include_str!("../../../../recipes/routers/sinkhorn-token-choice.toml"),
+        include_str!("../../recipes/routers/sinkhorn-token-choice.toml"),
     ),
     (
         "softmax-expert-choice",
-        include_str!("../../../../recipes/routers/softmax-expert-choice.toml"),
+        include_str!("../../recipes/routers/softmax-expert-choice.toml"),
     ),
     (
         "sinkhorn-expert-choice",
-        include_str!("../../../../recipes/routers/sinkhorn-expert-choice.toml"),
+        include_str!("../../recipes/routers/sinkhorn-expert-choice.toml"),
     ),
-    ("sparse-expert-choice", include_str!("../../../../recipes/routers/sparse-expert-choice.toml")),
-    ("soft", include_str!("../../../../recipes/routers/soft.toml")),
-    ("fashion-vmoe", include_str!("../../../../recipes/fashion-vmoe.toml")),
-    ("fashion-vit", include_str!("../../../../recipes/fashion-vit.toml")),
-    ("cifar10-vmoe", include_str!("../../../../recipes/cifar10-vmoe.toml")),
-    ("cifar10-vit", include_str!("../../../../recipes/cifar10-vit.toml")),
-    ("finetune-vmoe", include_str!("../../../../recipes/finetune-vmoe.toml")),
-    ("finetune-vimoe", include_str!("../../../../recipes/finetune-vimoe.toml")),
-    ("imagenet-scratch", include_str!("../../../../recipes/imagenet-scratch.toml")),
+    ("sparse-expert-choice", include_str!("../../recipes/routers/sparse-expert-choice.toml")),
+    ("soft", include_str!("../../recipes/routers/soft.toml")),
+    ("fashion-vmoe", include_str!("../../recipes/fashion-vmoe.toml")),
+    ("fashion-vit", include_str!("../../recipes/fashion-vit.toml")),
+    ("cifar10-vmoe", include_str!("../../recipes/cifar10-vmoe.toml")),
+    ("cifar10-vit", include_str!("../../recipes/cifar10-vit.toml")),
+    ("finetune-vmoe", include_str!("../../recipes/finetune-vmoe.toml")),
+    ("finetune-vimoe", include_str!("../../recipes/finetune-vimoe.toml")),
+    ("imagenet-scratch", include_str!("../../recipes/imagenet-scratch.toml")),
 ];
 
 /// The text of a recipe by its name.
@@ -51,27 +50,18 @@ pub fn built_in(name: &str) -> Result<&'static str> {
     })
 }
 
-impl Recipe {
-    /// A recipe by its name, or by the path of its file, with settings on top.
-    pub fn find<S: AsRef<str>>(name: &str, settings: &[S]) -> Result<Self> {
-        match name.ends_with(".toml") {
-            true => Self::read(name.as_ref(), settings),
-            false => Self::parse(built_in(name)?, format!("recipe {name}").as_ref(), settings),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::{Recipe, Request};
 
     #[test]
     fn every_recipe_is_whole() {
         for (name, _) in BUILT_IN {
             let recipe = match name.starts_with("finetune") {
                 // These take the model from a checkpoint.
-                true => Recipe::find(name, &["model.preset=vmoe-tiny"]),
-                false => Recipe::find::<&str>(name, &[]),
+                true => Recipe::find(name, &Request::of(&["model.preset=vmoe-tiny"])),
+                false => Recipe::find(name, &Request::default()),
             };
             let recipe = recipe.unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(recipe.name, *name);
@@ -81,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_wrong_name_finds_the_right_one() {
-        let message = Recipe::find::<&str>("fashion-vmeo", &[]).unwrap_err().to_string();
+        let message = Recipe::find("fashion-vmeo", &Request::default()).unwrap_err().to_string();
         assert!(message.contains("fashion-vmoe"), "{message}");
     }
 }

@@ -1,33 +1,53 @@
 //! From the text of a recipe and settings on top of it to a [`Recipe`].
+//!
+//! A recipe is a stack of layers: what it is based on, its own file, what the user sets. Later ones win. In
+//! each, the name of a router goes before its settings.
 
 use std::{collections::BTreeMap, path::Path};
 
 use omma_base::{files::read_regular, nearest, range::check_setting};
-use omma_model::{ModelConfig, apply_value, checkpoint, preset};
+use omma_model::{
+    ModelConfig, apply_value, checkpoint, full_name, names_router, preset,
+};
 use serde_json::{Map, Value};
 
-use super::{RANGES, Recipe, of_model, out_of_range, recipe_error};
+use super::{
+    RANGES, Recipe, Request, built_in, of_model, out_of_range, recipe_error,
+};
 use crate::error::{Result, TrainError};
 
 /// A key, its value, and how its user wrote it.
-struct Setting {
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
     key: String,
     value: Value,
     text: String,
 }
 
+/// Settings that belong together, and the file that they are from.
+struct Layer {
+    settings: Vec<Setting>,
+    /// Nothing where the user gave them with the command.
+    file: Option<String>,
+}
+
 /// A recipe has a few thousand bytes.
 const LARGEST: u64 = 1 << 24;
+/// Recipes that are based on each other.
+const DEEPEST: usize = 16;
 
 impl Recipe {
+    /// A recipe by its name, or by the path of its file, with what the user asks for on top.
+    pub fn find(name: &str, request: &Request) -> Result<Self> {
+        match name.ends_with(".toml") {
+            true => Self::read(name.as_ref(), request),
+            false => Self::build(built_in(name)?, format!("recipe {name}").as_ref(), request),
+        }
+    }
+
     /// Reads a recipe's file.
-    pub fn read<S: AsRef<str>>(path: &Path, settings: &[S]) -> Result<Self> {
-        let text = read_regular(path, LARGEST).map_err(TrainError::io(path))?;
-        let text = String::from_utf8(text).map_err(|_| TrainError::RecipeSyntax {
-            path: path.to_owned(),
-            why: "it is not text in UTF-8".to_owned(),
-        })?;
-        let mut recipe = Self::parse(&text, path, settings)?;
+    pub fn read(path: &Path, request: &Request) -> Result<Self> {
+        let mut recipe = Self::build(&read_text(path)?, path, request)?;
         if recipe.name.is_empty() {
             recipe.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             recipe.check()?;
@@ -35,29 +55,21 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Reads a recipe's text, which came from `path`. `model.preset` names what the rest of `[model]`
-    /// changes; with `init` that is the checkpoint's model; with neither, the default.
+    /// Reads a recipe's text, which came from `path`, with settings on top.
     pub fn parse<S: AsRef<str>>(text: &str, path: &Path, settings: &[S]) -> Result<Self> {
-        let table: toml::Table =
-            toml::from_str(text).map_err(|error| TrainError::RecipeSyntax {
-                path: path.to_owned(),
-                why: error.to_string().trim_end().to_owned(),
-            })?;
-        let mut all = Vec::new();
-        flatten(&serde_json::to_value(&table).unwrap_or_default(), "", &mut all);
-        // JSON, which settings go through, would make nothing of these.
-        if let Some(key) = not_finite(&toml::Value::Table(table), "") {
-            return Err(recipe_error(format!("{}: {key} is not a finite number", path.display())));
-        }
-        let own = all.len();
-        for setting in settings {
-            all.push(Setting::parse(setting.as_ref())?);
-        }
-        let last = |key: &str| all.iter().rev().find(|setting| setting.key == key);
+        Self::build(text, path, &Request::of(settings))
+    }
+
+    /// `model.preset` names what the rest of `[model]` changes; with `init` that is the checkpoint's model.
+    fn build(text: &str, path: &Path, request: &Request) -> Result<Self> {
+        let mut layers = layers(text, path)?;
+        layers.push(Layer { settings: request.settings()?, file: None });
+        let all = || layers.iter().flat_map(|layer| &layer.settings);
+        let last = |key: &str| all().filter(|setting| setting.key == key).last();
         let model = match (last("init"), last("model.preset")) {
             (_, Some(name)) => preset(&name.text)?,
             // A saved recipe does not need the checkpoint that its run began with any more.
-            _ if is_whole(&all) => ModelConfig::default(),
+            _ if is_whole(all()) => ModelConfig::default(),
             (Some(init), None) => checkpoint::summary(init.text.as_ref())?.config,
             (None, None) => {
                 return Err(recipe_error(format!(
@@ -67,23 +79,41 @@ impl Recipe {
                 )));
             }
         };
-        // What is wrong in the file is said with its name.
-        let in_file = |error: TrainError| TrainError::RecipeSyntax {
-            path: path.to_owned(),
-            why: error.to_string(),
-        };
         let mut recipe = Self { model, ..Self::default() };
-        let settings = all.iter().enumerate().filter(|(_, setting)| setting.key != "model.preset");
-        for (place, setting) in settings {
-            let next = recipe.with(setting);
-            recipe = if place < own { next.map_err(in_file)? } else { next? };
+        for layer in &layers {
+            // What is wrong in a file is said with its name.
+            let placed = |error: TrainError| match &layer.file {
+                Some(file) => {
+                    TrainError::RecipeSyntax { path: file.into(), why: error.to_string() }
+                }
+                None => error,
+            };
+            for setting in &layer.settings {
+                recipe = recipe.with(setting).map_err(placed)?;
+            }
         }
-        let checked = recipe.check();
-        if own == all.len() {
-            checked.map_err(in_file)?
-        } else {
-            checked?
+        match layers.last().is_some_and(|layer| layer.settings.is_empty()) {
+            true => recipe.check().map_err(|error| TrainError::RecipeSyntax {
+                path: path.to_owned(),
+                why: error.to_string(),
+            })?,
+            false => recipe.check()?,
         }
+        Ok(recipe)
+    }
+
+    /// Reads the recipe that was saved with a run, which has every value in it.
+    pub fn read_saved(path: &Path) -> Result<Self> {
+        Self::parse_saved(&read_text(path)?, path)
+    }
+
+    /// The same from its text.
+    pub(crate) fn parse_saved(text: &str, path: &Path) -> Result<Self> {
+        let fault = |why: String| TrainError::RecipeSyntax { path: path.to_owned(), why };
+        let table = table(text, path)?;
+        let tree = serde_json::to_value(&table).map_err(|error| fault(error.to_string()))?;
+        let recipe: Self = serde_json::from_value(tree).map_err(|error| fault(error.to_string()))?;
+        recipe.check().map_err(|error| fault(error.to_string()))?;
         Ok(recipe)
     }
 
@@ -94,6 +124,9 @@ impl Recipe {
 
     fn with(mut self, setting: &Setting) -> Result<Self> {
         let Setting { key, value, text } = setting;
+        if key == "model.preset" {
+            return Ok(self); // it is what the rest goes on top of
+        }
         if let Some(key) = key.strip_prefix("model.") {
             self.model = apply_value(&self.model, key, value.clone(), text).map_err(of_model)?;
             return Ok(self);
@@ -139,7 +172,12 @@ impl Recipe {
 }
 
 impl Setting {
-    fn parse(text: &str) -> Result<Self> {
+    pub(super) fn new(key: &str, value: Value) -> Self {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Self { key: key.to_owned(), value, text }
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self> {
         let (key, value) = text
             .split_once('=')
             .ok_or_else(|| TrainError::SettingSyntax { text: text.to_owned() })?;
@@ -147,28 +185,98 @@ impl Setting {
         let value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.clone()));
         Ok(Self { key, value, text })
     }
+
+    fn names_router(&self) -> bool {
+        self.key.strip_prefix("model.").is_some_and(|key| names_router(key, &self.value))
+    }
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let text = read_regular(path, LARGEST).map_err(TrainError::io(path))?;
+    String::from_utf8(text).map_err(|_| TrainError::RecipeSyntax {
+        path: path.to_owned(),
+        why: "it is not text in UTF-8".to_owned(),
+    })
+}
+
+fn table(text: &str, path: &Path) -> Result<toml::Table> {
+    let table: toml::Table = toml::from_str(text).map_err(|error| TrainError::RecipeSyntax {
+        path: path.to_owned(),
+        why: error.to_string().trim_end().to_owned(),
+    })?;
+    // JSON, which settings go through, would make nothing of these.
+    match not_finite(&toml::Value::Table(table.clone()), "") {
+        Some(key) => {
+            Err(recipe_error(format!("{}: {key} is not a finite number", path.display())))
+        }
+        None => Ok(table),
+    }
+}
+
+/// A recipe's own settings, below them those of the recipe that it is based on, and so on. A base is a
+/// recipe that comes with the program, or a file beside this one; its name and purpose are not taken over.
+fn layers(text: &str, path: &Path) -> Result<Vec<Layer>> {
+    let mut layers: Vec<Layer> = Vec::new();
+    let (mut text, mut path) = (text.to_owned(), path.to_owned());
+    for depth in 0..DEEPEST {
+        let mut table = table(&text, &path)?;
+        let base = table.remove("base");
+        if depth > 0 {
+            table.remove("name");
+            table.remove("about");
+        }
+        let mut settings = Vec::new();
+        flatten(&serde_json::to_value(&table).unwrap_or_default(), "", &mut settings);
+        settings.sort_by_key(|setting| !setting.names_router());
+        layers.push(Layer { settings, file: Some(path.display().to_string()) });
+        let fault = |why: String| TrainError::RecipeSyntax { path: path.clone(), why };
+        match base {
+            None => {
+                layers.reverse();
+                return Ok(layers);
+            }
+            Some(toml::Value::String(base)) if base.ends_with(".toml") => {
+                path = path.parent().unwrap_or(Path::new("")).join(&base);
+                text = read_text(&path)?;
+            }
+            Some(toml::Value::String(base)) => {
+                text = built_in(&base).map_err(|error| fault(error.to_string()))?.to_owned();
+                path = format!("recipe {base}").into();
+            }
+            Some(other) => {
+                return Err(fault(format!("base is the name or the file of a recipe, not {other}")));
+            }
+        }
+    }
+    let why = format!("it is based on more than {DEEPEST} others, or on itself");
+    Err(TrainError::RecipeSyntax { path, why })
 }
 
 /// Whether every setting of a model is there, as in the recipe that is saved with a run.
-fn is_whole(settings: &[Setting]) -> bool {
+fn is_whole<'a>(settings: impl Iterator<Item = &'a Setting>) -> bool {
+    let named = settings.filter_map(|setting| setting.key.strip_prefix("model."));
+    let named: Vec<String> = named.map(full_name).collect();
     let tree = serde_json::to_value(ModelConfig::default()).expect("it can be written");
-    let mut keys = BTreeMap::new();
-    collect(tree.as_object().expect("a configuration has fields"), "model.", &mut keys);
+    let mut keys = Vec::new();
+    flatten(&tree, "", &mut keys);
     // What a model may do without is left out of files.
-    let mut keys = keys.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key);
-    keys.all(|key| settings.iter().any(|setting| setting.key == *key))
+    let mut keys = keys.iter().filter(|setting| !setting.value.is_null()).map(|setting| &setting.key);
+    keys.all(|key| named.iter().any(|name| name == key || *key == format!("{name}.kind")))
 }
 
-/// Tables become dotted keys; normalisation and other lists stay values.
+/// Tables become dotted keys; lists stay values, and so do tables of a model that say what kind of thing
+/// they describe, which are nothing without that.
 fn flatten(value: &Value, prefix: &str, all: &mut Vec<Setting>) {
     for (key, value) in value.as_object().into_iter().flatten() {
         let key = format!("{prefix}{key}");
-        if value.is_object() {
-            flatten(value, &format!("{key}."), all);
-            continue;
+        let of_model = key.starts_with("model.");
+        let is_kind = of_model && value.get("kind").is_some();
+        // As earlier versions wrote the experts of a model.
+        let is_earlier = key == "model.moe" && value.get("own_experts").is_some();
+        match value.is_object() && !is_kind && !is_earlier {
+            true => flatten(value, &format!("{key}."), all),
+            false => all.push(Setting::new(&key, value.clone())),
         }
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        all.push(Setting { key, value: value.clone(), text });
     }
 }
 
@@ -219,18 +327,27 @@ mod tests {
     #[test]
     fn settings_go_on_top_and_the_last_wins() {
         let recipe = parse(&["train.steps=5", "model.moe.k=1", "seed=8", "seed=9"]).unwrap();
-        let moe = recipe.model.moe.as_ref().unwrap();
-        assert_eq!((recipe.train.steps, recipe.seed, moe.k, moe.experts), (5, 9, 1, 4));
+        let moe = recipe.model.moe().unwrap();
+        let found = (recipe.train.steps, recipe.seed, moe.k(), moe.router.experts);
+        assert_eq!(found, (5, 9, Some(1), 4));
         let dense = parse(&["model.preset=vit-tiny", "model.moe=null"]).unwrap();
-        assert!(dense.model.moe.is_none());
+        assert!(dense.model.moe().is_none());
     }
 
     #[test]
     fn what_is_written_reads_the_same_to_the_bit() {
-        for settings in [&["train.ema=0.999"][..], &["model.moe=null"], &["mixing.mixup=0.3"]] {
+        for settings in [
+            &["train.ema=0.999"][..],
+            &["model.moe=null"],
+            &["mixing.mixup=0.3"],
+            &["model.moe.router=soft", "model.resolution=[24, 32]"],
+            &["model.moe.members=2", "model.moe.z_loss=0.1"],
+        ] {
             let recipe = parse(settings).unwrap();
-            let again = Recipe::parse::<&str>(&recipe.to_toml(), "saved".as_ref(), &[]).unwrap();
+            let text = recipe.to_toml();
+            let again = Recipe::parse::<&str>(&text, "saved".as_ref(), &[]).unwrap();
             assert_eq!(again, recipe);
+            assert_eq!(Recipe::parse_saved(&text, "saved".as_ref()).unwrap(), recipe);
         }
     }
 
@@ -250,6 +367,31 @@ mod tests {
             let text = format!("model.preset = \"vmoe-tiny\"\n{text}");
             let error = Recipe::parse::<&str>(&text, "x.toml".as_ref(), &[]).unwrap_err();
             assert!(error.to_string().starts_with("x.toml: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_recipe_is_its_base_and_its_differences() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).unwrap();
+            folder.path().join(name)
+        };
+        write("first.toml", "name = 'first'\nabout = 'x'\nbase = 'vmoe'\ntrain.steps = 7\nmodel.moe.k = 1");
+        let path = write("second.toml", "base = 'first.toml'\n[model.moe]\nrouter = 'soft'\nslots = 2");
+        let recipe = Recipe::read(&path, &Request::of(&["train.batch=32"])).unwrap();
+        let vmoe = Recipe::find("vmoe", &Request::default()).unwrap();
+        assert_eq!((recipe.name.as_str(), recipe.about.as_str()), ("second", ""));
+        assert_eq!((recipe.train.steps, recipe.train.batch), (7, 32));
+        assert_eq!(recipe.model.encoder.width, vmoe.model.encoder.width);
+        assert_eq!(recipe.model.moe().unwrap().slots(), Some(2), "the base's k is not soft routing's");
+        let own = write("own.toml", "base = 'own.toml'");
+        let message = Recipe::read(&own, &Request::default()).unwrap_err().to_string();
+        assert!(message.contains("or on itself"), "{message}");
+        for (text, part) in [("base = 'vmeo'", "vmoe"), ("base = 3", "not 3"), ("base = 'x.toml'", "x.toml")] {
+            let path = write("wrong.toml", text);
+            let message = Recipe::read(&path, &Request::default()).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
         }
     }
 }

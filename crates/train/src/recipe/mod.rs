@@ -6,28 +6,32 @@
 mod builtin;
 mod file;
 mod ranges;
+mod request;
 
 use std::{collections::BTreeSet, path::PathBuf};
 
 use omma_base::{
-    Resolution, memory,
+    memory,
     range::{OutOfRange, check_all},
 };
 use omma_data::{
-    Pixels, Selection, Shared, TargetKind, TrainOptions,
+    Pixels, Selection, Shared, TrainOptions,
     augment::{Augmentation, Mixing},
     formats::DataSpec,
 };
-use omma_model::{ModelConfig, ModelError};
+use omma_model::{ImageConfig, ModelConfig, ModelError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::builtin::{BUILT_IN, built_in};
+pub use self::{
+    builtin::{BUILT_IN, built_in},
+    request::Request,
+};
 use self::ranges::RANGES;
 use crate::{
     error::{Result, TrainError},
-    optimiser::OptimiserConfig,
-    schedule::Schedule,
+    optimiser::{OptimiserConfig, Schedule},
+    task::TaskKind,
 };
 
 /// Where images come from.
@@ -152,6 +156,8 @@ pub struct Recipe {
     pub name: String,
     /// What it is for, in a sentence.
     pub about: String,
+    /// What the model is trained for.
+    pub task: TaskKind,
     /// Where every random number comes from.
     pub seed: u64,
     /// A checkpoint to start from, ours or converted.
@@ -177,7 +183,7 @@ impl Recipe {
     pub fn data_spec(&self) -> DataSpec {
         DataSpec {
             name: self.data.name.clone(),
-            resolution: Resolution::square(self.model.resolution),
+            resolution: self.model.image.resolution,
             train_samples: self.data.train_samples,
             test_samples: self.data.test_samples,
             seed: self.data.world_seed,
@@ -186,9 +192,7 @@ impl Recipe {
 
     /// What pixels become for this model.
     pub fn pixels(&self) -> Pixels {
-        let normalisation = self.model.normalisation;
-        let (mean, deviation) = (normalisation.mean, normalisation.deviation);
-        Pixels { resolution: Resolution::square(self.model.resolution), mean, deviation }
+        pixels(&self.model.image)
     }
 
     /// How training batches are made.
@@ -198,7 +202,7 @@ impl Recipe {
             pixels: self.pixels(),
             augmentation: self.augment,
             mixing: self.mixing,
-            targets: TargetKind::Classes { smoothing: self.train.label_smoothing },
+            targets: self.task.targets(self),
             prefetch: self.data.prefetch,
             workers: self.data.workers,
             bad_share: self.data.bad_share,
@@ -219,8 +223,8 @@ impl Recipe {
     /// optimiser remembers of them, and the images of the batches that are made ahead.
     pub fn check_memory(&self) -> Result<()> {
         let Some(available) = memory::available() else { return Ok(()) };
-        let parameters = self.model.cost(self.model.resolution).map_err(of_model)?.params_total;
-        let image = (self.model.resolution.pow(2) * 3 + self.model.classes) as u64;
+        let parameters = self.model.cost(self.model.image.resolution).map_err(of_model)?.params_total;
+        let image = (self.model.image.resolution.pixels() * 3 + self.model.classes()) as u64;
         let batches = (self.data.prefetch as u64 + 1).saturating_mul(self.train.batch as u64);
         let numbers = parameters.saturating_mul(3).saturating_add(image.saturating_mul(batches));
         let needed = numbers.saturating_mul(4);
@@ -230,7 +234,7 @@ impl Recipe {
             true => Err(recipe_error(format!(
                 "{parameters} parameters (model) and {batches} images of {} pixels (train.batch, \
                  data.prefetch) need {:.1} GiB at least, and there are {:.1}",
-                self.model.resolution,
+                self.model.image.resolution,
                 gigabytes(needed),
                 gigabytes(available)
             ))),
@@ -269,10 +273,10 @@ impl Recipe {
                 train.parts()
             )));
         }
-        if self.model.channels != 3 {
+        if self.model.image.channels != 3 {
             return Err(recipe_error(format!(
                 "images have 3 channels here, and the model takes {}",
-                self.model.channels
+                self.model.image.channels
             )));
         }
         Ok(())
@@ -296,6 +300,12 @@ pub fn check_name(name: &str) -> Result<()> {
     })
 }
 
+/// What pixels become for a model.
+pub(crate) fn pixels(image: &ImageConfig) -> Pixels {
+    let (mean, deviation) = (image.normalisation.mean, image.normalisation.deviation);
+    Pixels { resolution: image.resolution, mean, deviation }
+}
+
 /// An error about a model's setting, as it is called in a recipe.
 fn of_model(error: ModelError) -> TrainError {
     match error {
@@ -306,6 +316,10 @@ fn of_model(error: ModelError) -> TrainError {
             let hint = hint.replace("mean \"", "mean \"model.");
             TrainError::UnknownSetting { key: format!("model.{key}"), hint }
         }
+        ModelError::UnusedSetting { key, router } => TrainError::UnusedSetting {
+            key: format!("model.{key}"),
+            router,
+        },
         ModelError::BadSetting { key, value, why } => {
             TrainError::BadSetting { key: format!("model.{key}"), value, why }
         }

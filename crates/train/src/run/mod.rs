@@ -20,6 +20,7 @@
 
 mod checkpoints;
 mod environment;
+mod identity;
 mod state;
 
 use std::{
@@ -34,6 +35,7 @@ use serde::Serialize;
 pub use self::{
     checkpoints::{Checkpoints, step_name},
     environment::Environment,
+    identity::DataIdentity,
     state::{Best, Progress, Saved, State},
 };
 use crate::{
@@ -104,7 +106,7 @@ impl RunFolder {
             let why = "; it is not the folder of a run".to_owned();
             return Err(TrainError::NoCheckpoint { path: path.to_owned(), why });
         }
-        let recipe = Recipe::read::<&str>(&path.join(RECIPE), &[])?;
+        let recipe = Recipe::read_saved(&path.join(RECIPE))?;
         Ok((Self { path: path.to_owned(), owned: None }, recipe))
     }
 

@@ -23,8 +23,8 @@ use serde_json::value::RawValue;
 use crate::{
     error::{Result, TrainError},
     optimiser::Optimiser,
-    splits::DataIdentity,
-    weights::Weights,
+    run::DataIdentity,
+    trainer::Weights,
 };
 
 const FILE: &str = "state.safetensors";
@@ -37,8 +37,9 @@ const FORMAT: u32 = 2;
 pub struct Best {
     /// After which step.
     pub step: u64,
-    /// Accuracy on held-out images.
-    pub accuracy: f64,
+    /// The score on held-out images that the task decides by.
+    #[serde(alias = "accuracy")]
+    pub score: f64,
 }
 
 /// Where a run is.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use crate::{
     error::TrainError,
     recipe::Recipe,
-    run::{RunFolder, State},
-    splits::Splits,
+    resolved::Resolved,
+    run::{DataIdentity, RunFolder, State},
 };
 
 /// What is not as it was when a checkpoint was written.
@@ -27,11 +27,11 @@ impl From<Changed> for TrainError {
 /// recipe, or a picture more in a folder, would make another model of the same name.
 pub(super) fn changes(
     run: &RunFolder,
-    (recipe, data): (&Recipe, &Splits),
+    Resolved { recipe, data, .. }: &Resolved,
     state: &State,
 ) -> Result<(), Changed> {
     let path = run.file("recipe.toml");
-    let then = state.recipe.as_ref().map(|text| Recipe::parse::<&str>(text, &path, &[]));
+    let then = state.recipe.as_ref().map(|text| Recipe::parse_saved(text, &path));
     // One that this version of the program does not understand cannot be compared.
     if let Some(Ok(then)) = then {
         let changes = recipe.differences(&then);
@@ -46,10 +46,10 @@ pub(super) fn changes(
         }
     }
     match &state.data {
-        Some(then) if *then != data.identity() => Err(Changed {
+        Some(then) if *then != DataIdentity::of(data) => Err(Changed {
             path: PathBuf::from(&recipe.data.name),
             what: "the images have",
-            changes: format!("{} now; {then} then", data.identity()),
+            changes: format!("{} now; {then} then", DataIdentity::of(data)),
         }),
         _ => Ok(()),
     }

@@ -2,27 +2,19 @@
 
 use burn::tensor::Device;
 use omma_base::Seed;
-use omma_model::{Position, VisionTransformer, checkpoint, parameter_values, with_values};
+use omma_model::{VisionTransformer, checkpoint, parameter_values, with_values};
 
-use crate::{
-    error::Result,
-    recipe::{Recipe, recipe_error},
-};
+use crate::{error::Result, recipe::recipe_error, resolved::Resolved};
 
 /// The model of a recipe. Of a checkpoint, everything is taken that has a place in the recipe's model;
 /// a classifier for other classes starts fresh, learned positions are kept at their own grid and
 /// interpolated, and anything else that does not fit is an error.
-pub(super) fn starting_model(recipe: &mut Recipe, device: &Device) -> Result<VisionTransformer> {
+pub(super) fn starting_model(resolved: &Resolved, device: &Device) -> Result<VisionTransformer> {
+    let recipe = &resolved.recipe;
     let seed = Seed::new(recipe.seed).named("model");
-    let Some(path) = recipe.init.clone() else { return Ok(recipe.model.init(seed, device)?) };
-    let source = checkpoint::load(&path, &Device::flex())?;
-    let from = source.config();
-    let learned = matches!(from.position, Position::Learned | Position::LearnedPatches);
-    if learned && from.resolution != recipe.model.resolution {
-        let grid = from.position_resolution.unwrap_or(from.resolution);
-        recipe.model.position_resolution = Some(grid);
-    }
     let model = recipe.model.init(seed, device)?;
+    let Some(path) = &recipe.init else { return Ok(model) };
+    let source = checkpoint::load(path, &resolved.device)?;
     let known: std::collections::HashMap<String, _> = parameter_values(&source)
         .into_iter()
         .map(|value| (value.parameter.name.clone(), value))

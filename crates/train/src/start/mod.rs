@@ -9,13 +9,12 @@ use omma_model::{VisionTransformer, checkpoint};
 use self::{changes::changes, initial::starting_model};
 
 use crate::{
-    average::Average,
     error::{Result, TrainError},
     optimiser::Optimiser,
     recipe::{Recipe, recipe_error},
+    resolved::Resolved,
     run::{Progress, RunFolder, State},
-    splits::Splits,
-    weights::Weights,
+    trainer::{Average, Weights},
 };
 
 /// How a run may go on.
@@ -41,16 +40,16 @@ pub(crate) struct Begin {
 
 impl Begin {
     /// From the start.
-    pub(crate) fn fresh(recipe: &mut Recipe, device: &Device) -> Result<Self> {
-        recipe.check_memory()?;
-        let model = starting_model(recipe, device)?;
-        Ok(Self::with(recipe, model))
+    pub(crate) fn fresh(resolved: &Resolved, device: &Device) -> Result<Self> {
+        resolved.recipe.check_memory()?;
+        let model = starting_model(resolved, device)?;
+        Ok(Self::with(&resolved.recipe, model))
     }
 
     fn with(recipe: &Recipe, model: VisionTransformer) -> Self {
         let weights = Weights::of(&model);
         let parameters = weights.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
-        let optimiser = Optimiser::new(recipe.optimiser, recipe.model.depth, parameters);
+        let optimiser = Optimiser::new(recipe.optimiser, recipe.model.encoder.depth, parameters);
         let decay = recipe.train.ema;
         let average = (decay > 0.0).then(|| Average::new(decay, &weights.values));
         Self { model, weights, average, optimiser, progress: Progress::default(), from: None }
@@ -60,8 +59,7 @@ impl Begin {
     /// once a good one is found; before that, and for any other error, everything stays as it is.
     pub(crate) fn again(
         run: &RunFolder,
-        recipe: &mut Recipe,
-        data: &Splits,
+        resolved: &Resolved,
         how: Resume,
         device: &Device,
     ) -> Result<Self> {
@@ -69,7 +67,7 @@ impl Begin {
         let mut damaged = Vec::new();
         let mut found = None;
         for step in checkpoints.steps()?.into_iter().rev() {
-            match Self::at(run, (recipe, data), step, how, device) {
+            match Self::at(run, resolved, step, how, device) {
                 Err(error) if error.is_damage() => damaged.push((step, error)),
                 other => {
                     found = Some(other?);
@@ -89,13 +87,13 @@ impl Begin {
             let aside = checkpoints.set_aside(step)?;
             tracing::warn!("{error}; it is now {}", aside.display());
         }
-        found.map_or_else(|| Self::fresh(recipe, device), Ok)
+        found.map_or_else(|| Self::fresh(resolved, device), Ok)
     }
 
     /// From the checkpoint after a step.
     fn at(
         run: &RunFolder,
-        (recipe, data): (&Recipe, &Splits),
+        resolved: &Resolved,
         step: u64,
         how: Resume,
         device: &Device,
@@ -103,15 +101,11 @@ impl Begin {
         let folder = run.checkpoints().at(step);
         let (model, identity) = checkpoint::load_identified(&folder, device)?;
         let state = State::load(&folder, step, &identity)?;
-        let (then, now) = (model.config().classes, recipe.model.classes);
-        if then != now {
-            return Err(recipe_error(format!(
-                "{} has {now} classes now, and the run was trained to tell {then} apart; put the images \
-                 back, or start a new run with --init",
-                recipe.data.name
-            )));
+        let Resolved { recipe, task, .. } = resolved;
+        if let Some(conflict) = task.conflict(model.config()) {
+            return Err(recipe_error(conflict));
         }
-        let changed = changes(run, (recipe, data), &state);
+        let changed = changes(run, resolved, &state);
         if let Some(changed) = changed.as_ref().err().filter(|_| !how.accept_changes) {
             return Err(changed.clone().into());
         }

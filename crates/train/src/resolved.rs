@@ -1,0 +1,69 @@
+//! A recipe with everything that it names: data opened, classes known, device chosen. Nothing of it
+//! changes afterwards.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use omma_data::{Shared, Split, formats};
+use omma_model::checkpoint;
+
+use crate::{
+    error::Result,
+    recipe::Recipe,
+    task::{Task, TaskKind},
+};
+
+/// The images of a run, and what each part of them is for.
+#[derive(Clone)]
+pub(crate) struct Splits {
+    /// To learn from.
+    pub(crate) train: Shared,
+    /// Held out of these, to choose the best checkpoint by.
+    pub(crate) validation: Shared,
+    /// To judge by, once.
+    pub(crate) test: Shared,
+}
+
+/// A recipe, ready to be trained.
+#[derive(Clone)]
+pub struct Resolved {
+    pub(crate) recipe: Recipe,
+    pub(crate) task: Arc<dyn Task>,
+    pub(crate) data: Splits,
+    /// Where tensors are, without gradients.
+    pub(crate) device: Device,
+}
+
+impl Resolved {
+    /// Opens what the recipe of a new run names, and gives its model what follows from that: the data's
+    /// classes, and the grid of positions of the checkpoint that it starts from.
+    pub fn new(mut recipe: Recipe, device: &Device) -> Result<Self> {
+        if let Some(path) = &recipe.init {
+            let from = checkpoint::summary(path)?.config.image;
+            if from.learns_positions() && from.resolution != recipe.model.image.resolution {
+                let grid = from.position_resolution.unwrap_or(from.resolution);
+                recipe.model.image.position_resolution = Some(grid);
+            }
+        }
+        Self::again(recipe, device)
+    }
+
+    /// The same for a run that goes on, whose recipe has everything but open data.
+    pub(crate) fn again(mut recipe: Recipe, device: &Device) -> Result<Self> {
+        // A run may be resumed from another folder.
+        recipe.data.name = formats::whole_name(&recipe.data.name);
+        let spec = recipe.data_spec();
+        let (all, test) = (formats::open(&spec, Split::Train)?, formats::open(&spec, Split::Test)?);
+        let (train, validation) = recipe.data.parts(&all);
+        let data = Splits { train, validation, test };
+        let task = TaskKind::of(&recipe, &data)?;
+        recipe.model = task.fitted(recipe.model);
+        recipe.check()?;
+        Ok(Self { recipe, task, data, device: device.clone() })
+    }
+
+    /// The recipe with everything in it.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+}

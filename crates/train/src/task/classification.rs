@@ -1,0 +1,221 @@
+//! Classification: what does the image show?
+
+use burn::tensor::{Device, Tensor, TensorData};
+use omma_base::{Resolution, Seed};
+use omma_data::{Batch, Shared, Targets, augment::Mixing};
+use omma_eval::{Binning, EvalError, Images, System, Test, TestProtocol, Watcher, linear_baseline};
+use omma_model::{Mode, ModelConfig, VisionTransformer};
+
+use super::{
+    Fact, Forward, Judged, Judging, Measure, Scores, Task, Tested, Unit, images, mimo::pair,
+};
+use crate::{
+    error::{Result, TrainError},
+    recipe::{Recipe, pixels, recipe_error},
+    resolved::Splits,
+    trainer::Stop,
+};
+
+/// Larger sample images are made smaller for the page.
+const LARGEST_PICTURE: usize = 128;
+
+const ACCURACY: Measure = Measure { key: "accuracy", title: "Accuracy", unit: Unit::Share };
+const NLL: Measure = Measure { key: "nll", title: "NLL", unit: Unit::Nats };
+
+/// One label per image.
+pub(super) struct Classification {
+    data: String,
+    classes: Vec<String>,
+    mixes: bool,
+    compares: bool,
+}
+
+impl Classification {
+    /// Fails where the test images have other classes than the training images.
+    pub(super) fn new(recipe: &Recipe, data: &Splits) -> Result<Self> {
+        let (train, test) = (data.train.classes(), data.test.classes());
+        if train != test {
+            return Err(recipe_error(format!(
+                "{}: the training images have classes {train:?}, the test images {test:?}",
+                recipe.data.name
+            )));
+        }
+        Ok(Self {
+            data: recipe.data.name.clone(),
+            classes: train.to_vec(),
+            mixes: recipe.mixing != Mixing::default(),
+            compares: recipe.train.linear_baseline,
+        })
+    }
+
+    fn run(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Test> {
+        let system = System::new(vec![("the model".to_owned(), model.clone())], at.device)?;
+        let protocol = TestProtocol { binning: Binning::default(), batch: at.batch };
+        let images = Images::new(&self.data, images.clone());
+        Ok(Test::run(&system, &images, protocol, &mut Ear(at.stop))?)
+    }
+}
+
+fn scores(test: &Test) -> [(&'static str, f64); 2] {
+    [(ACCURACY.key, test.accuracy()), (NLL.key, test.record.summary.nll)]
+}
+
+impl Task for Classification {
+    fn fitted(&self, model: ModelConfig) -> ModelConfig {
+        model.with_classes(self.classes.len())
+    }
+
+    fn measures(&self) -> &'static [Measure] {
+        &[ACCURACY, NLL]
+    }
+
+    /// That of equal probabilities for all classes.
+    fn chance(&self) -> f64 {
+        (self.classes.len() as f64).ln().max(0.1)
+    }
+
+    fn about_learning(&self) -> Option<String> {
+        self.mixes.then(|| {
+            "The model learns from mixtures of two images, of which the larger part counts as the right \
+             answer: training accuracy is lower, and training loss higher, than on images as they are."
+                .to_owned()
+        })
+    }
+
+    fn conflict(&self, trained: &ModelConfig) -> Option<String> {
+        let (then, now) = (trained.classes(), self.classes.len());
+        (then != now).then(|| {
+            format!(
+                "{} has {now} classes now, and the run was trained to tell {then} apart; put the images \
+                 back, or start a new run with --init",
+                self.data
+            )
+        })
+    }
+
+    /// Cross-entropy with the target distribution. Members of an ensemble are all trained on every image
+    /// (paper 000 App. C.1); those of MIMO each on their own.
+    fn forward(
+        &self,
+        model: &VisionTransformer,
+        mut batch: Batch,
+        seed: Seed,
+        device: &Device,
+    ) -> Result<Forward> {
+        let mut pictures = images(&mut batch, device);
+        let count = batch.len();
+        let Targets::Classes { distribution, classes, .. } = batch.targets else {
+            return Err(recipe_error("a classifier learns from classes".to_owned()));
+        };
+        let mut labels: Vec<usize> = distribution.chunks_exact(classes).map(largest).collect();
+        let targets = TensorData::new(distribution, [1, count, classes]);
+        let mut targets = Tensor::<3>::from_data(targets, device);
+        if let Some(config) = &model.config().mimo {
+            let paired = pair(pictures, config, seed.named("mimo"));
+            let chosen = paired.sources.iter().map(|rows| {
+                let rows: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
+                targets.clone().select(1, Tensor::from_data(rows.as_slice(), device))
+            });
+            targets = Tensor::cat(chosen.collect(), 0);
+            labels = paired.sources[0].iter().map(|row| labels[*row]).collect();
+            pictures = paired.images;
+        }
+        let output = model.forward(pictures, &Mode::Training(seed))?;
+        let correct = {
+            let logits = output.predictions.logits.clone().detach();
+            let [_, rows, _] = logits.dims();
+            // The first member speaks for all: this is a hint for the progress bar, not a result.
+            let logits: Vec<f32> =
+                logits.slice([0..1, 0..rows]).try_into_vec_as().expect("logits are floats");
+            let predicted = logits.chunks_exact(classes).map(largest);
+            predicted.zip(&labels).filter(|(predicted, label)| predicted == *label).count()
+        };
+        Ok(Forward {
+            examples: labels.len(),
+            loss: output.predictions.soft_cross_entropy(targets),
+            auxiliary_loss: output.auxiliary_loss(),
+            scores: Scores::from_iter([(ACCURACY.key, correct as f64)]),
+            routings: output.routings,
+        })
+    }
+
+    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Judged> {
+        let test = self.run(model, images, at)?;
+        let routing = test.routing.concat();
+        Ok(Judged { scores: Scores::from_iter(scores(&test)), routing })
+    }
+
+    fn test(
+        &self,
+        model: &VisionTransformer,
+        data: &Splits,
+        at: Judging,
+        doing: &mut dyn FnMut(&str),
+    ) -> Result<Tested> {
+        doing("testing");
+        let test = self.run(model, &data.test, at)?;
+        let mut all: Vec<(String, f64)> =
+            scores(&test).into_iter().map(|(key, value)| (format!("test_{key}"), value)).collect();
+        let fact = |name, value, note: &str| Fact { name, value, note: note.to_owned() };
+        let (accuracy, nll) = (test.accuracy(), test.record.summary.nll);
+        let mut facts = vec![fact("test accuracy", ACCURACY.show(accuracy), "")];
+        if self.compares {
+            doing("fitting a linear classifier for comparison");
+            let linear = linear_baseline(&data.train, &data.test, pixels(&model.config().image), &mut Ear(at.stop))?;
+            all.push(("linear_baseline_accuracy".to_owned(), linear));
+            let ahead = format!("the model is {:+.1} points ahead", 100.0 * (accuracy - linear));
+            facts.push(fact("a linear classifier on pixels", ACCURACY.show(linear), &ahead));
+        }
+        facts.push(fact("test NLL", NLL.show(nll), "nats"));
+        let cards = test.examples.cards(
+            &data.test,
+            &self.classes,
+            Resolution::square(LARGEST_PICTURE),
+        )?;
+        let confusion = test.confusion.heat_map(&self.classes);
+        let sections = move |page: omma_report::Page| {
+            page.section("Test")
+                .figures([confusion])
+                .section("Predictions")
+                .text("First images that the model got right, then those where it was most confident and wrong.")
+                .pictures(cards)
+        };
+        Ok(Tested {
+            scores: Scores::from_iter(all),
+            routing: test.routing.concat(),
+            facts,
+            sections: Box::new(sections),
+        })
+    }
+}
+
+/// The place of the largest value; the first of equal ones.
+fn largest(values: &[f32]) -> usize {
+    let mut best = 0;
+    for (place, value) in values.iter().enumerate() {
+        if *value > values[best] {
+            best = place;
+        }
+    }
+    best
+}
+
+/// Hears the wish to stop.
+struct Ear<'a>(&'a Stop);
+
+impl Watcher for Ear<'_> {
+    fn begins(&mut self, _: &str, _: usize) {}
+    fn done(&mut self, _: usize) {}
+    fn stopped(&self) -> bool {
+        self.0.why().is_some()
+    }
+}
+
+impl From<EvalError> for TrainError {
+    fn from(error: EvalError) -> Self {
+        match error {
+            EvalError::Interrupted => Self::Interrupted,
+            other => Self::Judging(Box::new(other)),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What a model is trained for. A task is a value: trainer, shards, logs, state and report know what a
+//! [`Task`] says of itself, and nothing else.
+//!
+//! A new task is a file here, a variant of [`TaskKind`], and the head that it needs.
+
+mod classification;
+mod mimo;
+mod scores;
+
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use omma_base::Seed;
+use omma_data::{Batch, Shared, TargetKind};
+use omma_eval::routing::LayerHealth;
+use omma_model::{ModelConfig, VisionTransformer};
+use omma_report::Page;
+use omma_routing::Routing;
+use serde::{Deserialize, Serialize};
+
+pub use self::scores::{Measure, Scores, Unit};
+use self::classification::Classification;
+use crate::{error::Result, recipe::Recipe, resolved::Splits, trainer::Stop};
+
+/// The tasks by name, as a recipe says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskKind {
+    /// What does the image show?
+    #[default]
+    Classification,
+}
+
+impl TaskKind {
+    /// The task of a recipe on its data.
+    pub(crate) fn of(recipe: &Recipe, data: &Splits) -> Result<Arc<dyn Task>> {
+        match recipe.task {
+            Self::Classification => Ok(Arc::new(Classification::new(recipe, data)?)),
+        }
+    }
+
+    /// What batches hold besides images.
+    pub(crate) fn targets(self, recipe: &Recipe) -> TargetKind {
+        match self {
+            Self::Classification => {
+                TargetKind::Classes { smoothing: recipe.train.label_smoothing }
+            }
+        }
+    }
+}
+
+/// What a model is trained for.
+pub(crate) trait Task: Send + Sync {
+    /// The model, with what the data says of it.
+    fn fitted(&self, model: ModelConfig) -> ModelConfig;
+
+    /// The scores that it is judged by; the first decides which checkpoint is best.
+    fn measures(&self) -> &'static [Measure];
+
+    /// The loss of a model that knows nothing, in nats.
+    fn chance(&self) -> f64;
+
+    /// What there is to say of how it learns, if it is not plain.
+    fn about_learning(&self) -> Option<String>;
+
+    /// Why a run cannot go on with the data as it is, where that has changed too much for its model.
+    fn conflict(&self, trained: &ModelConfig) -> Option<String>;
+
+    /// Runs a training batch forwards. Everything random comes from the seed.
+    fn forward(
+        &self,
+        model: &VisionTransformer,
+        batch: Batch,
+        seed: Seed,
+        device: &Device,
+    ) -> Result<Forward>;
+
+    /// Judges a model, which is not on a device with gradients, on images that it has not seen.
+    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Judged>;
+
+    /// Judges a trained model by the test images, with everything that a report shows of it.
+    fn test(
+        &self,
+        model: &VisionTransformer,
+        data: &Splits,
+        at: Judging,
+        doing: &mut dyn FnMut(&str),
+    ) -> Result<Tested>;
+}
+
+/// Where and how a model is judged.
+#[derive(Clone, Copy)]
+pub(crate) struct Judging<'a> {
+    pub(crate) device: &'a Device,
+    /// Images per forward pass.
+    pub(crate) batch: usize,
+    pub(crate) stop: &'a Stop,
+}
+
+/// What a training batch gives before its gradients.
+pub(crate) struct Forward {
+    /// Examples in it.
+    pub(crate) examples: usize,
+    /// `[1]`: the mean loss without the routers' own.
+    pub(crate) loss: Tensor<1>,
+    /// `[1]`: the routers' own, if they pay.
+    pub(crate) auxiliary_loss: Option<Tensor<1>>,
+    /// Sums over the examples.
+    pub(crate) scores: Scores,
+    /// The blocks with experts, and who went where in them.
+    pub(crate) routings: Vec<(usize, Routing)>,
+}
+
+/// What a model scores.
+#[derive(Debug, Clone)]
+pub(crate) struct Judged {
+    /// One per measure.
+    pub(crate) scores: Scores,
+    /// Its layers with experts.
+    pub(crate) routing: Vec<LayerHealth>,
+}
+
+/// A number with its name, and what else to know of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fact {
+    /// What it is.
+    pub name: &'static str,
+    /// As it is shown.
+    pub value: String,
+    /// In small print.
+    pub note: String,
+}
+
+/// What a trained model scores, and how that is shown.
+pub(crate) struct Tested {
+    /// As in `result.json`.
+    pub(crate) scores: Scores,
+    /// Its layers with experts.
+    pub(crate) routing: Vec<LayerHealth>,
+    /// The scores in words.
+    pub(crate) facts: Vec<Fact>,
+    /// Adds the test's sections to a page.
+    pub(crate) sections: Box<dyn FnOnce(Page) -> Page>,
+}
+
+/// `[B, H, W, 3]`: the images of a batch, which gives its pixels away.
+fn images(batch: &mut Batch, device: &Device) -> Tensor<4> {
+    let shape = [batch.len(), batch.resolution.height, batch.resolution.width, 3];
+    Tensor::from_data(TensorData::new(std::mem::take(&mut batch.pixels), shape), device)
+}

@@ -1,0 +1,86 @@
+//! The end of a run: the test, the files.
+
+use omma_base::memory;
+use omma_eval::routing::LayerHealth;
+use omma_model::checkpoint;
+use serde::Serialize;
+
+use super::{Observer, Stop, Trainer};
+use crate::{
+    error::Result,
+    report::report,
+    resolved::Resolved,
+    run::Best,
+    task::{Fact, Scores, Tested},
+};
+
+/// What a run reached; `result.json`.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrainingResult {
+    /// Which recipe.
+    pub recipe: String,
+    /// What it was trained on.
+    pub data: String,
+    /// Its seed.
+    pub seed: u64,
+    /// Steps.
+    pub steps: u64,
+    /// Parameters.
+    pub parameters: usize,
+    /// Multiply-adds per image, forwards.
+    pub multiply_adds: u64,
+    /// The task's scores on the test images, each by its name.
+    #[serde(flatten)]
+    pub scores: Scores,
+    /// The best evaluation on held-out images.
+    pub best_validation: Option<Best>,
+    /// Seconds spent in training steps.
+    pub train_seconds: f64,
+    /// Training images per second.
+    pub images_per_second: f64,
+    /// The most memory that the process held.
+    pub peak_rss_bytes: Option<u64>,
+    /// Routing on the test images, layer by layer.
+    pub routing: Vec<LayerHealth>,
+    /// The scores as they are shown.
+    #[serde(skip)]
+    pub facts: Vec<Fact>,
+}
+
+impl Trainer {
+    /// Tests the model, unless it is to stop, and writes `model.safetensors`, `result.json` and
+    /// `report.html`.
+    pub(super) fn finish(
+        &self,
+        observer: &mut dyn Observer,
+        stop: &Stop,
+    ) -> Result<TrainingResult> {
+        let Resolved { recipe, task, data, .. } = &self.resolved;
+        let model = self.deployed()?;
+        checkpoint::save(&model, self.run.path())?;
+        let Tested { scores, routing, facts, sections } =
+            task.test(&model, data, self.judging(stop), &mut |what| observer.doing(what))?;
+        let images = self.progress.step as f64 * recipe.train.batch as f64;
+        let result = TrainingResult {
+            recipe: recipe.name.clone(),
+            data: recipe.data.name.clone(),
+            seed: recipe.seed,
+            steps: self.progress.step,
+            parameters: self.outline.parameters,
+            multiply_adds: self.outline.multiply_adds,
+            scores,
+            best_validation: self.progress.best,
+            train_seconds: self.progress.seconds,
+            images_per_second: images / self.progress.seconds.max(1e-9),
+            peak_rss_bytes: memory::peak(),
+            routing,
+            facts,
+        };
+        stop.check()?;
+        observer.doing("writing the report");
+        let page = report(&self.run, &self.resolved, &self.outline, &result, sections)?;
+        self.run.write("report.html", page)?;
+        self.run.write_json("result.json", &result)?;
+        Ok(result)
+    }
+}

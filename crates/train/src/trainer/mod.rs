@@ -1,0 +1,412 @@
+//! The loop: from a recipe, or from where a run stopped, to a trained model.
+
+mod average;
+mod divergence;
+mod finish;
+mod interval;
+mod shards;
+mod step;
+mod stop;
+mod weights;
+
+use std::{path::Path, time::Instant};
+
+use burn::{module::Module, tensor::Device};
+use omma_base::Seed;
+use omma_data::{Cursor, TrainLoader};
+use omma_eval::routing::RoutingTally;
+use omma_model::{ModelError, VisionTransformer, checkpoint};
+use omma_routing::RoutingError;
+
+pub(crate) use self::{average::Average, weights::Weights};
+pub use self::{finish::TrainingResult, stop::Stop};
+use self::{divergence::Divergence, interval::Interval, shards::Shards, step::Pass};
+
+use crate::{
+    error::{Result, TrainError},
+    logs::{EvaluationRecord, Logs, Record, TrainRecord},
+    optimiser::{Optimiser, clip_global_norm},
+    recipe::Recipe,
+    resolved::Resolved,
+    run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State},
+    start::{Begin, Resume},
+    task::{Judged, Judging, Measure},
+};
+
+/// Who watches a run.
+pub trait Observer {
+    /// It begins, or goes on after `progress`.
+    fn started(&mut self, _: &Outline, _: &Progress) {}
+    /// A step was taken.
+    fn step(&mut self, _: u64) {}
+    /// A log interval has passed.
+    fn logged(&mut self, _: &TrainRecord) {}
+    /// Held-out images were looked at.
+    fn evaluated(&mut self, _: &EvaluationRecord) {}
+    /// A checkpoint was written.
+    fn saved(&mut self, _: u64) {}
+    /// Something takes time that is not training.
+    fn doing(&mut self, _: &str) {}
+}
+
+/// What is going to happen.
+#[derive(Debug, Clone)]
+pub struct Outline {
+    /// Steps in all.
+    pub steps: u64,
+    /// Images to learn from.
+    pub train_images: usize,
+    /// Held-out images.
+    pub validation_images: usize,
+    /// Images of the test.
+    pub test_images: usize,
+    /// Parameters.
+    pub parameters: usize,
+    /// Multiply-adds per image, forwards.
+    pub multiply_adds: u64,
+    /// What the model is judged by on the way.
+    pub measures: &'static [Measure],
+}
+
+/// How a run ended.
+pub enum Ended {
+    /// With a result.
+    Finished(Box<TrainingResult>),
+    /// It was asked to stop, and saved what it had.
+    Interrupted {
+        /// After which step.
+        step: u64,
+        /// Whether all steps were taken, and only its test was cut short.
+        testing: bool,
+    },
+}
+
+/// A training under way: it owns a run from its start to its result.
+pub struct Trainer {
+    resolved: Resolved,
+    run: RunFolder,
+    outline: Outline,
+    /// What tells the run's images from others.
+    identity: DataIdentity,
+    /// The device with gradients.
+    device: Device,
+    model: VisionTransformer,
+    weights: Weights,
+    average: Option<Average>,
+    optimiser: Optimiser,
+    loader: TrainLoader,
+    shards: Shards,
+    logs: Logs,
+    tally: RoutingTally,
+    progress: Progress,
+    saved: Option<u64>,
+    last_save: Instant,
+}
+
+impl Trainer {
+    /// A new run.
+    pub fn start(place: Place, resolved: Resolved) -> Result<Self> {
+        let device = resolved.device.clone().autodiff();
+        let begin = Begin::fresh(&resolved, &device)?;
+        let run = RunFolder::create(place, &resolved.recipe)?;
+        Self::new(resolved, run, begin, device)
+    }
+
+    /// Goes on with a run from its newest checkpoint that can be read. One that was read and found
+    /// damaged is set aside; an error of the file system ends the attempt and touches nothing. A run that
+    /// was killed before its first checkpoint begins again.
+    pub fn resume(path: &Path, how: Resume, device: &Device) -> Result<Self> {
+        let (run, recipe) = RunFolder::open(path)?;
+        let run = run.own()?;
+        run.tidy()?;
+        let resolved = Resolved::again(recipe, device)?;
+        let device = device.clone().autodiff();
+        let begin = Begin::again(&run, &resolved, how, &device)?;
+        Self::new(resolved, run, begin, device)
+    }
+
+    fn new(resolved: Resolved, run: RunFolder, begin: Begin, device: Device) -> Result<Self> {
+        let Begin { model, weights, average, optimiser, progress, from } = begin;
+        let Resolved { recipe, data, task, .. } = &resolved;
+        let cost = recipe.model.cost(recipe.model.image.resolution)?;
+        let outline = Outline {
+            steps: recipe.total_steps(data.train.len()),
+            train_images: data.train.len(),
+            validation_images: data.validation.len(),
+            test_images: data.test.len(),
+            parameters: weights.count(),
+            multiply_adds: cost.forward_macs,
+            measures: task.measures(),
+        };
+        let cursor = Cursor { batches: progress.step * recipe.train.parts() as u64 };
+        let seed = Seed::new(recipe.seed).named("data");
+        let loader = TrainLoader::new(data.train.clone(), recipe.loading(), seed, cursor)?;
+        let shards = Shards::new(recipe.train.shards)?;
+        let logs = Logs::open(&run, progress.step)?;
+        run.write_json("classes.json", &data.train.classes())?;
+        run.write_json("environment.json", &Environment::now())?;
+        Ok(Self {
+            identity: DataIdentity::of(&resolved.data),
+            resolved,
+            run,
+            outline,
+            device,
+            model,
+            weights,
+            average,
+            optimiser,
+            loader,
+            shards,
+            logs,
+            tally: RoutingTally::default(),
+            progress,
+            saved: from,
+            last_save: Instant::now(),
+        })
+    }
+
+    /// The run's folder.
+    pub fn run_folder(&self) -> &RunFolder {
+        &self.run
+    }
+
+    /// The recipe with everything in it.
+    pub fn recipe(&self) -> &Recipe {
+        &self.resolved.recipe
+    }
+
+    /// Trains and tests, or stops when it is to. Whatever it was doing then, what it has learned is saved.
+    pub fn run(mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<Ended> {
+        observer.started(&self.outline, &self.progress);
+        match self.steps(observer, stop) {
+            Err(TrainError::Interrupted) => {
+                let step = self.progress.step;
+                if step > 0 {
+                    self.save(observer)?;
+                }
+                return Ok(Ended::Interrupted { step, testing: false });
+            }
+            result => result?,
+        }
+        self.save(observer)?;
+        match self.finish(observer, stop) {
+            Ok(result) => Ok(Ended::Finished(Box::new(result))),
+            Err(TrainError::Interrupted) => {
+                Ok(Ended::Interrupted { step: self.progress.step, testing: true })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn steps(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<()> {
+        let mut interval = Interval::default();
+        // Where it was interrupted in an evaluation, that comes first.
+        if self.progress.step > 0 && self.progress.evaluated.is_some() {
+            // Its checkpoint is there; which is the best may be news.
+            if self.evaluate_if_due(observer, stop)? {
+                self.saved = None;
+                self.save(observer)?;
+            }
+        }
+        while self.progress.step < self.outline.steps {
+            stop.check()?;
+            let begin = Instant::now();
+            self.step(&mut interval)?;
+            let spent = begin.elapsed().as_secs_f64();
+            self.progress.seconds += spent;
+            interval.seconds += spent;
+            observer.step(self.progress.step);
+            self.after_step(&mut interval, observer, stop)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, interval: &mut Interval) -> Result<()> {
+        let recipe = &self.resolved.recipe;
+        let (step, shards) = (self.progress.step, recipe.train.shards);
+        let seed = Seed::new(recipe.seed).named("step").numbered(step);
+        let mut sum: Option<Pass> = None;
+        for round in 0..recipe.train.accumulation {
+            let numbers = (round * shards) as u64..((round + 1) * shards) as u64;
+            let parts = numbers.map(|part| Ok((self.loader.next_batch()?, seed.numbered(part))));
+            let parts = parts.collect::<Result<_>>()?;
+            let task = self.resolved.task.as_ref();
+            for found in self.shards.run(task, &self.model, parts, &self.device) {
+                let found = found.map_err(|error| self.or_divergence(step + 1, error))?;
+                match &mut sum {
+                    Some(sum) => sum.add(found),
+                    None => sum = Some(found),
+                }
+            }
+        }
+        let Some(mut sum) = sum else { return Ok(()) };
+        sum.divide(recipe.train.parts());
+        self.tally.add(std::mem::take(&mut sum.routing));
+        let norm = clip_global_norm(&mut sum.gradients, recipe.optimiser.clip_norm);
+        let limit = recipe.train.explosion * self.resolved.task.chance();
+        Divergence {
+            step: step + 1,
+            loss: sum.loss,
+            gradient_norm: norm,
+            limit,
+            weights: &self.weights,
+            gradients: &sum.gradients,
+        }
+        .check(&self.last_good())?;
+        let rate =
+            recipe.optimiser.learning_rate * recipe.schedule.share(step, self.outline.steps);
+        self.optimiser.step(rate, &mut self.weights.values, &sum.gradients);
+        self.model = self.weights.put(self.model.clone())?;
+        if let Some(average) = &mut self.average {
+            average.follow(step + 1, &self.weights.values);
+        }
+        self.progress.step += 1;
+        interval.add(&sum, norm, rate);
+        Ok(())
+    }
+
+    /// A router that meets a logit that is not finite is how an MoE diverges first.
+    fn or_divergence(&self, step: u64, error: TrainError) -> TrainError {
+        let TrainError::Model(ModelError::Routing(RoutingError::NonFiniteLogit { .. })) = error
+        else {
+            return error;
+        };
+        Divergence {
+            step,
+            loss: f64::NAN,
+            gradient_norm: f64::NAN,
+            limit: f64::INFINITY,
+            weights: &self.weights,
+            gradients: &[],
+        }
+        .error(&format!("in step {step}, {error}"), &self.last_good())
+    }
+
+    /// Logs, evaluations and checkpoints that are due.
+    fn after_step(
+        &mut self,
+        interval: &mut Interval,
+        observer: &mut dyn Observer,
+        stop: &Stop,
+    ) -> Result<()> {
+        let step = self.progress.step;
+        if self.is_last() || step.is_multiple_of(self.recipe().train.log_every) {
+            let record = interval.take(step, self.epoch(), self.tally.take());
+            self.logs.add(&Record::Train(record.clone()))?;
+            observer.logged(&record);
+        }
+        let improved = self.evaluate_if_due(observer, stop)?;
+        let train = &self.recipe().train;
+        let by_steps = train.checkpoint_every > 0 && step.is_multiple_of(train.checkpoint_every);
+        let minutes = self.last_save.elapsed().as_secs_f64() / 60.0;
+        let by_time = train.checkpoint_minutes > 0.0 && minutes >= train.checkpoint_minutes;
+        if improved || by_steps || by_time {
+            self.save(observer)?;
+        }
+        Ok(())
+    }
+
+    fn is_last(&self) -> bool {
+        self.progress.step == self.outline.steps
+    }
+
+    /// Looks at held-out images where that is due and was not done; whether the model is better than ever.
+    fn evaluate_if_due(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<bool> {
+        let step = self.progress.step;
+        let every = match self.recipe().train.evaluate_every {
+            0 => (self.outline.steps / 10).max(1),
+            every => every,
+        };
+        let due = self.is_last() || step.is_multiple_of(every);
+        if self.resolved.data.validation.is_empty() || !due || self.progress.evaluated == Some(step) {
+            return Ok(false);
+        }
+        // Until it is done, it is still to be done.
+        self.progress.evaluated.get_or_insert(0);
+        observer.doing("evaluating");
+        let found = self.judge(stop).map_err(|error| self.or_divergence(step, error))?;
+        let decides = self.outline.measures.first();
+        let score = decides.and_then(|measure| found.scores.get(measure.key));
+        let record = EvaluationRecord {
+            step,
+            epoch: self.epoch(),
+            seconds: self.progress.seconds,
+            scores: found.scores,
+        };
+        self.logs.add(&Record::Evaluation(record.clone()))?;
+        observer.evaluated(&record);
+        self.progress.evaluated = Some(step);
+        let (Some(measure), Some(score)) = (decides, score) else { return Ok(false) };
+        let improved =
+            self.progress.best.is_none_or(|best| measure.is_better(score, best.score));
+        if improved {
+            self.progress.best = Some(Best { step, score });
+        }
+        Ok(improved)
+    }
+
+    fn judge(&self, stop: &Stop) -> Result<Judged> {
+        let Resolved { task, data, .. } = &self.resolved;
+        task.judge(&self.deployed()?, &data.validation, self.judging(stop))
+    }
+
+    fn judging<'a>(&'a self, stop: &'a Stop) -> Judging<'a> {
+        let Resolved { recipe, device, .. } = &self.resolved;
+        Judging { device, batch: recipe.train.batch, stop }
+    }
+
+    /// The model that a user gets: the average where there is one.
+    fn deployed(&self) -> Result<VisionTransformer> {
+        let model = self.model.clone();
+        let model = match &self.average {
+            Some(average) => Weights {
+                parameters: self.weights.parameters.clone(),
+                values: average.values.clone(),
+            }
+            .put(model)?,
+            None => model,
+        };
+        Ok(model.valid())
+    }
+
+    fn save(&mut self, observer: &mut dyn Observer) -> Result<()> {
+        let step = self.progress.step;
+        if self.saved == Some(step) {
+            return Ok(());
+        }
+        let checkpoints = self.run.checkpoints();
+        let model = self.deployed()?;
+        let raw = self.average.as_ref().map(|_| &self.weights);
+        let (progress, optimiser) = (self.progress, &self.optimiser);
+        checkpoints.add(step, |folder| {
+            let model = checkpoint::save(&model, folder)?;
+            let recipe = self.recipe().to_toml();
+            let data = self.identity.clone();
+            State::save(folder, Saved { progress, model, recipe, data, optimiser, raw })
+        })?;
+        let best = self.progress.best;
+        if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {
+            checkpoints.set_best(&best)?;
+        }
+        checkpoints.keep(self.recipe().train.keep, best.map(|best| best.step))?;
+        self.saved = Some(step);
+        self.last_save = Instant::now();
+        observer.saved(step);
+        Ok(())
+    }
+
+    fn epoch(&self) -> f64 {
+        let images = self.resolved.data.train.len() as f64;
+        self.progress.step as f64 * self.recipe().train.batch as f64 / images
+    }
+
+    fn last_good(&self) -> String {
+        match self.run.checkpoints().steps().unwrap_or_default().last() {
+            Some(step) => {
+                let path = self.run.checkpoints().at(*step);
+                format!("the last good checkpoint is {} (after step {step})", path.display())
+            }
+            None => "there is no checkpoint yet".to_owned(),
+        }
+    }
+}

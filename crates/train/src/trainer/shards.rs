@@ -1,0 +1,132 @@
+//! Parts of a batch that are computed side by side, as on several devices.
+//!
+//! Every shard has its own graph of gradients and its own threads, which keeps all cores busy where
+//! the operations of a small model are too short to be cut up. As on the devices of the papers, each
+//! routes its own images: capacities, priorities and auxiliary losses are those of the shard.
+
+use burn::{module::Module, tensor::Device};
+use omma_base::Seed;
+use omma_data::Batch;
+use omma_model::VisionTransformer;
+use rayon::ThreadPool;
+
+use super::step::{Pass, pass};
+use crate::{
+    error::{Result, TrainError},
+    task::Task,
+};
+
+/// Threads that shards are computed on: as many shards at a time as there are threads for.
+pub(crate) struct Shards {
+    /// One per shard that runs at a time; empty where they run one after the other.
+    lanes: Vec<ThreadPool>,
+}
+
+impl Shards {
+    /// For so many shards at a time, with as many threads in all as the calling pool has.
+    pub(crate) fn new(count: usize) -> Result<Self> {
+        let threads = rayon::current_num_threads();
+        let lanes = count.min(threads);
+        if lanes < 2 {
+            return Ok(Self { lanes: Vec::new() });
+        }
+        let lane = |number| {
+            let name = move |_| format!("shard-{number}");
+            rayon::ThreadPoolBuilder::new().num_threads(threads / lanes).thread_name(name).build()
+        };
+        let lanes = (0..lanes).map(lane).collect::<Result<_, _>>();
+        Ok(Self { lanes: lanes.map_err(|error| TrainError::Threads(error.to_string()))? })
+    }
+
+    /// Runs every part forwards and backwards; what they found is in the order of the parts, and the
+    /// same whatever runs at the same time.
+    pub(crate) fn run(
+        &self,
+        task: &dyn Task,
+        model: &VisionTransformer,
+        parts: Vec<(Batch, Seed)>,
+        device: &Device,
+    ) -> Vec<Result<Pass>> {
+        let each = |(batch, seed)| pass(task, &separate(model), batch, seed, device);
+        if self.lanes.is_empty() {
+            return parts.into_iter().map(each).collect();
+        }
+        let mut found = Vec::with_capacity(parts.len());
+        let mut parts = parts.into_iter();
+        while parts.len() > 0 {
+            std::thread::scope(|scope| {
+                let start = |(lane, part): (_, _)| {
+                    let lane: &ThreadPool = lane;
+                    scope.spawn(move || lane.install(|| each(part)))
+                };
+                let running: Vec<_> = self.lanes.iter().zip(&mut parts).map(start).collect();
+                found.extend(running.into_iter().map(|shard| {
+                    shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                }));
+            });
+        }
+        found
+    }
+}
+
+/// The same weights in memory as leaves of another graph: graphs that share a leaf wait for each other.
+fn separate(model: &VisionTransformer) -> VisionTransformer {
+    model.clone().valid().train()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Resolved;
+
+    /// A mixture of experts with noise and dropout, and what it learns.
+    fn resolved() -> Resolved {
+        let text = "model.preset = 'vmoe-tiny'\n\
+            model.resolution = 16\nmodel.patch = 4\nmodel.width = 32\nmodel.depth = 2\n\
+            model.heads = 2\nmodel.mlp = 64\n\
+            model.moe = { placement = '1', experts = 4, hidden = 32, dropout = 0.1 }";
+        let recipe = crate::Recipe::parse::<&str>(text, "test".as_ref(), &[]).unwrap();
+        Resolved::new(recipe, &Device::flex()).unwrap()
+    }
+
+    /// Random images.
+    fn parts(count: usize) -> Vec<(Batch, Seed)> {
+        use omma_base::Resolution;
+        use omma_data::Targets;
+        use rand::RngExt;
+        let part = |number: usize| {
+            let (images, side, classes) = (6, 16, 10);
+            let seed = Seed::new(number as u64);
+            let mut rng = seed.rng();
+            let labels: Vec<usize> = (0..images).map(|image| (image + number) % classes).collect();
+            let pixels =
+                (0..images * side * side * 3).map(|_| rng.random_range(-1.0..1.0)).collect();
+            let target = |label: &usize| (0..classes).map(|c| f32::from(c == *label)).collect();
+            let distribution =
+                labels.iter().flat_map(|label| -> Vec<f32> { target(label) }).collect();
+            let targets = Targets::Classes { labels, distribution, classes };
+            let resolution = Resolution::square(side);
+            (Batch { pixels, targets, indices: (0..images).collect(), resolution }, seed)
+        };
+        (0..count).map(part).collect()
+    }
+
+    #[test]
+    fn side_by_side_is_the_same_to_the_bit_as_one_after_the_other() {
+        let device = Device::flex().autodiff();
+        let Resolved { recipe, task, .. } = resolved();
+        let model = recipe.model.init(Seed::new(1), &device).unwrap();
+        let pool = || rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let found = |lanes: usize| -> Vec<_> {
+            let shards = Shards { lanes: (0..lanes).map(|_| pool()).collect() };
+            let passes = shards.run(task.as_ref(), &model, parts(5), &device).into_iter().map(Result::unwrap);
+            passes.map(|mut p| (p.gradients, p.loss, p.scores, p.routing.take())).collect()
+        };
+        let one_by_one = found(0);
+        assert_eq!(one_by_one.len(), 5);
+        assert_ne!(one_by_one[0].0, one_by_one[1].0);
+        for lanes in [2, 3] {
+            assert_eq!(found(lanes), one_by_one);
+        }
+    }
+}
