@@ -249,11 +249,3 @@ pub(crate) fn count_right(scores: &[f64], classes: usize, labels: &[usize]) -> u
     let predicted = scores.chunks_exact(classes).map(crate::metrics::largest);
     predicted.zip(labels).filter(|(predicted, label)| predicted == *label).count()
 }
-
-/// The middle one of the places of the largest value: several regularisers are often equally good, and
-/// the one in the middle is the safest.
-pub(crate) fn middle_best(values: &[f64]) -> usize {
-    let best = values.iter().copied().fold(f64::MIN, f64::max);
-    let places: Vec<usize> = (0..values.len()).filter(|place| values[*place] == best).collect();
-    places.get(places.len() / 2).copied().unwrap_or(0)
-}

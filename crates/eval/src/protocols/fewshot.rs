@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{
     error::{EvalError, Result},
     metrics::Estimate,
-    probe::{Probe, Support, count_right, middle_best},
+    probe::{Probe, Support, count_right},
     stream::{Images, Watcher},
     system::{Outputs, System},
 };
@@ -273,6 +273,14 @@ fn start<'a>(draw: &'a Draw, l2: &[f64]) -> Result<Running<'a>> {
         disjoint: disjoint.collect::<Result<_>>()?,
         disjoint_right: 0,
     })
+}
+
+/// The middle one of the places of the largest value: several strengths are often equally good, and
+/// the one in the middle is the safest.
+fn middle_best(values: &[f64]) -> usize {
+    let best = values.iter().copied().fold(f64::MIN, f64::max);
+    let places: Vec<usize> = (0..values.len()).filter(|place| values[*place] == best).collect();
+    places.get(places.len() / 2).copied().unwrap_or(0)
 }
 
 /// `[N, classes]`: the sum of the members' scores, which decides as their mean does.
