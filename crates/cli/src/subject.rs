@@ -115,7 +115,7 @@ pub(crate) fn check_distinct(paths: &[PathBuf]) -> Result<()> {
 /// All candidates as one system.
 pub(crate) fn system(candidates: Vec<Candidate>) -> Result<System> {
     let named = candidates.into_iter().map(|candidate| (candidate.name(), candidate.model));
-    Ok(System::new(named.collect())?)
+    Ok(System::new(named.collect(), &Device::flex())?)
 }
 
 /// The data of an evaluation.
@@ -191,8 +191,8 @@ fn limited(data: Shared, limit: Option<usize>) -> Shared {
     limit.map_or_else(|| data.clone(), |limit| Selection::spread(&data, limit))
 }
 
-/// Name and path of a data set from outside: `NAME=PATH`, a path alone, or a built-in name.
-fn outside_parts(text: &str) -> (String, &str) {
+/// Name and path of an out-of-distribution data set: `NAME=PATH`, a path alone, or a built-in name.
+fn ood_parts(text: &str) -> (String, &str) {
     match text.split_once('=').filter(|_| !Path::new(text).exists()) {
         Some((name, path)) => (name.to_owned(), path),
         None => {
@@ -202,44 +202,44 @@ fn outside_parts(text: &str) -> (String, &str) {
     }
 }
 
-/// The names of data sets from outside, and what each means from any working folder.
-pub(crate) fn outside_meanings(texts: &[String]) -> BTreeMap<String, String> {
+/// The names of out-of-distribution data sets, and what each means from any working folder.
+pub(crate) fn ood_meanings(texts: &[String]) -> BTreeMap<String, String> {
     let meaning = |text: &String| {
-        let (name, path) = outside_parts(text);
+        let (name, path) = ood_parts(text);
         (name, whole_name(path))
     };
     texts.iter().map(meaning).collect()
 }
 
-/// What a data set from outside is called.
-pub(crate) fn outside_name(text: &str) -> String {
-    outside_parts(text).0
+/// What an out-of-distribution data set is called.
+pub(crate) fn ood_name(text: &str) -> String {
+    ood_parts(text).0
 }
 
-/// Data sets from outside, each with a name of its own.
-pub(crate) fn outside_sets(
+/// Out-of-distribution data sets, each with a name of its own.
+pub(crate) fn ood_sets(
     texts: &[String],
     resolution: Resolution,
     limit: Option<usize>,
 ) -> Result<Vec<Images>> {
     for (place, text) in texts.iter().enumerate() {
-        let same = |other: &&String| outside_name(other) == outside_name(text);
+        let same = |other: &&String| ood_name(other) == ood_name(text);
         if let Some(other) = texts[..place].iter().find(same) {
             bail!(
                 "{other} and {text} would both be called {}; name them as NAME=PATH",
-                outside_name(text)
+                ood_name(text)
             );
         }
     }
-    texts.iter().map(|text| outside(text, resolution, limit)).collect()
+    texts.iter().map(|text| ood_set(text, resolution, limit)).collect()
 }
 
-fn outside(text: &str, resolution: Resolution, limit: Option<usize>) -> Result<Images> {
-    let (name, path) = outside_parts(text);
+fn ood_set(text: &str, resolution: Resolution, limit: Option<usize>) -> Result<Images> {
+    let (name, path) = ood_parts(text);
     let spec = DataSpec { resolution, ..DataSpec::named(path) };
     let data = formats::open(&spec, Split::Test)
         .or_else(|error| formats::open(&spec, Split::Train).map_err(|_| error))
-        .with_context(|| format!("data set {name} from outside"))?;
+        .with_context(|| format!("out-of-distribution data set {name}"))?;
     Ok(Images::new(name, limited(data, limit)))
 }
 

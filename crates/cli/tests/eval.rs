@@ -91,11 +91,11 @@ fn an_evaluation_has_every_number_and_a_page() {
     let saved: Value = serde_json::from_slice(&fs::read(run.join("eval.json")).unwrap()).unwrap();
     assert_eq!(saved, found);
     let page = fs::read_to_string(run.join("eval.html")).unwrap();
-    assert!(page.contains("Images from outside") && !page.contains("<script"));
+    assert!(page.contains("Out-of-distribution images") && !page.contains("<script"));
     for figure in ["reliability", "shift-nll", "ood-roc", "ood-scores-near", "members-nll"] {
         assert!(run.join(format!("figures/{figure}.svg")).exists(), "{figure}");
     }
-    // The test images of training are the same, and so is what is said of them.
+    // The test images of training are the same, and so are the predictions.
     let whole = json(omma(folder, &["eval", text(&run), "--json", "--no-temperature"]));
     let result: Value =
         serde_json::from_slice(&fs::read(run.join("result.json")).unwrap()).unwrap();
@@ -207,9 +207,9 @@ fn images_are_named_in_words_and_in_json() {
     assert_eq!(lines[0]["top"], lines[1]["top"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("broken.jpg"));
     let glob = omma(folder, &["predict", text(&run), "pictures/*.png"]);
-    let said = { glob }.assert().success().get_output().stdout.clone();
-    let said = String::from_utf8(said).unwrap();
-    assert!(said.starts_with("pictures/other.png: ") && said.contains(" ± "), "{said}");
+    let line = { glob }.assert().success().get_output().stdout.clone();
+    let line = String::from_utf8(line).unwrap();
+    assert!(line.starts_with("pictures/other.png: ") && line.contains(" ± "), "{line}");
     assert!(error(omma(folder, &["predict", text(&run), "nowhere/*.png"])).contains("nowhere"));
     let broken = error(omma(folder, &["predict", text(&run), "pictures/inner/broken.jpg"]));
     assert!(broken.contains("none of 1 files"), "{broken}");
@@ -290,12 +290,12 @@ fn a_study_is_done_once_and_its_table_has_every_system() {
     assert!(table.contains("| pair |") && table.contains("shifted NLL"), "{table}");
     // Once more: nothing is trained again.
     let again = run(&[]).assert().success().get_output().clone();
-    let said = String::from_utf8(again.stderr).unwrap();
-    assert!(said.contains("4 of 4 are done already"), "{said}");
+    let notes = String::from_utf8(again.stderr).unwrap();
+    assert!(notes.contains("4 of 4 are done already"), "{notes}");
     let other = error(run(&["--set", "train.steps=5"]));
     assert!(other.contains("train.steps=5") && other.contains("--out"), "{other}");
     assert!(error(run(&["--ood", "far=nowhere"])).contains("nowhere"));
-    // Data from outside that was not looked at yet makes for new evaluations, not for new trainings.
+    // Out-of-distribution data that was not looked at yet makes for new evaluations, not for new trainings.
     let more = json(run(&["--json", "--ood", "near=world-near-ood"]));
     assert!(more["rows"][0]["auroc"]["near"]["mean"].is_number());
     fs::write(folder.join("mine/study.toml"), study.replace("seeds = 2", "seeds = 1")).unwrap();

@@ -6,12 +6,12 @@ use omma_data::DataError;
 use omma_model::ModelError;
 use thiserror::Error;
 
-use crate::fewshot::ProbeError;
+use crate::probe::ProbeError;
 
-/// A result of this crate.
+/// What comes of an evaluation, unless something is wrong with it.
 pub type Result<T, E = EvalError> = std::result::Result<T, E>;
 
-/// What can go wrong.
+/// Why there is no evaluation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "every message says what its fields are")]
@@ -33,10 +33,12 @@ pub enum EvalError {
     Ensemble { first: String, other: String, what: &'static str, left: String, right: String },
     #[error("{data} has no images to judge by")]
     Empty { data: String },
-    #[error("{model} says something that is not a number about image {index} of {data}")]
+    #[error("{model} has an output that is not a number for image {index} of {data}")]
     NotFinite { model: String, data: String, index: usize },
     #[error("{data} has {found} training images of class {class}, but {shots} shots are asked for")]
     Shots { data: String, class: String, found: usize, shots: usize },
+    #[error("stopped before its end")]
+    Interrupted,
     #[error("{path}: {why}")]
     Record { path: PathBuf, why: String },
     #[error("{path}: {source}")]
@@ -48,7 +50,16 @@ pub enum EvalError {
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
-    Probe(#[from] ProbeError),
+    Probe(ProbeError),
+}
+
+impl From<ProbeError> for EvalError {
+    fn from(error: ProbeError) -> Self {
+        match error {
+            ProbeError::Interrupted => Self::Interrupted,
+            other => Self::Probe(other),
+        }
+    }
 }
 
 impl EvalError {

@@ -5,40 +5,48 @@
 //! | `metrics/` | numbers from predictions: one file per question |
 //! | `system.rs` | what is judged: one model, or several as one |
 //! | `stream.rs` | a data set through a system, batch by batch |
-//! | `tally.rs`, `temperature.rs` | scores of an ensemble, its members, and of both scaled |
-//! | `shift.rs`, `ood.rs` | corrupted images, and images of another kind |
-//! | `evaluate.rs` | all of these as one protocol, and the record of it, `eval.json` |
-//! | `fewshot/` | what frozen features know |
+//! | `summary.rs` | the four scores and the bins behind one of them, as records |
+//! | `protocols/` | one file per question that is asked of a system, with its record and its part of the page |
+//! | `confusion.rs`, `examples.rs` | which classes are taken for which; single predictions, to be shown |
+//! | `routing/` | what the experts of a model did |
+//! | `probe/` | a linear classifier in closed form |
 //! | `predict.rs` | single images |
 //! | `compare/` | several evaluations beside each other: gains, fronts, grids |
 //! | `report/` | pages and figures |
 //!
 //! Scores are `f64` arithmetic over plain slices, summed as predictions come; memory does not grow with
-//! the data, but for one number per image where images from outside are told.
+//! the data, but for one number per image where out-of-distribution images are told.
 
 #![forbid(unsafe_code)]
 
 pub mod compare;
-pub mod fewshot;
 pub mod metrics;
+pub mod probe;
 pub mod report;
+pub mod routing;
 
+mod confusion;
 mod error;
-mod evaluate;
-mod ood;
+mod examples;
 mod predict;
-mod shift;
+mod protocols;
 mod stream;
+mod summary;
 mod system;
-mod tally;
-mod temperature;
 
+pub use confusion::Confusion;
 pub use error::{EvalError, Result};
-pub use evaluate::{Evaluation, Protocol, evaluate};
-pub use ood::{OodRecord, OodScore, entropy};
+pub use examples::{Example, Examples};
 pub use predict::{Guess, Prediction, predict};
-pub use shift::{Shift, ShiftProtocol, ShiftRecord};
+pub use protocols::{
+    Evaluation, Protocol, evaluate,
+    fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
+    linear::linear_baseline,
+    ood::{OodProtocol, OodRecord, OodScore},
+    shift::{Shift, ShiftProtocol, ShiftRecord},
+    temperature::TemperatureRecord,
+    test::{DiversityRecord, Test, TestProtocol, TestRecord},
+};
 pub use stream::{Images, Watcher};
-pub use system::{Said, System, SystemCost, SystemKind};
-pub use tally::{BinKind, Binning, DiversityRecord, ReliabilityBin, Summary};
-pub use temperature::TemperatureRecord;
+pub use summary::{BinKind, Binning, ReliabilityBin, Summary};
+pub use system::{Outputs, System, SystemCost, SystemKind};

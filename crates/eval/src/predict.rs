@@ -5,8 +5,7 @@ use serde::Serialize;
 
 use crate::{
     error::{EvalError, Result},
-    metrics::{mean_of_members, softmax},
-    ood::entropy,
+    metrics::{entropy, mean_of_members, softmax},
     system::System,
 };
 
@@ -21,7 +20,7 @@ pub struct Guess {
     pub spread: f64,
 }
 
-/// What a system says of an image.
+/// What a system makes of one image.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
     /// The likeliest classes, the likeliest first.
@@ -31,11 +30,11 @@ pub struct Prediction {
     /// What of it is disagreement between members: the entropy of the mean less the mean of the
     /// entropies.
     pub mutual_information: f64,
-    /// Members.
+    /// How many predictions the mean is of.
     pub members: usize,
 }
 
-/// What a system says of pictures, at most `top` classes each.
+/// The likeliest classes of pictures, at most `top` each.
 ///
 /// - `names`: of the classes; numbers where it is too short
 pub fn predict(
@@ -49,13 +48,14 @@ pub fn predict(
     if batch.is_empty() {
         return Ok(Vec::new());
     }
-    let said = system.logits(&mut batch)?;
-    if let Some(index) = said.first_broken() {
+    let outputs = system.logits(&mut batch)?;
+    if let Some(index) = outputs.first_broken() {
         let (model, data) = (system.name(), "the pictures".to_owned());
         return Err(EvalError::NotFinite { model, data, index });
     }
     let predictions = (0..pictures.len()).map(|image| {
-        let members: Vec<Vec<f64>> = said.of(image).map(|logits| softmax(logits, 1.0)).collect();
+        let members: Vec<Vec<f64>> =
+            outputs.of_image(image).map(|logits| softmax(logits, 1.0)).collect();
         prediction(&members, names, top)
     });
     Ok(predictions.collect())
@@ -65,7 +65,7 @@ fn prediction(members: &[Vec<f64>], names: &[String], top: usize) -> Prediction 
     let mean = mean_of_members(members.iter().map(Vec::as_slice));
     let count = members.len().max(1) as f64;
     let spread = |class: usize| {
-        let squares: f64 = members.iter().map(|said| (said[class] - mean[class]).powi(2)).sum();
+        let squares: f64 = members.iter().map(|own| (own[class] - mean[class]).powi(2)).sum();
         (squares / count).sqrt()
     };
     let mut order: Vec<usize> = (0..mean.len()).collect();
@@ -75,7 +75,7 @@ fn prediction(members: &[Vec<f64>], names: &[String], top: usize) -> Prediction 
         probability: mean[class],
         spread: spread(class),
     };
-    let own: f64 = members.iter().map(|said| entropy(said)).sum::<f64>() / count;
+    let own: f64 = members.iter().map(|own| entropy(own)).sum::<f64>() / count;
     Prediction {
         top: order.into_iter().take(top).map(guess).collect(),
         entropy: entropy(&mean),
@@ -92,13 +92,13 @@ mod tests {
     fn guesses_are_sorted_and_disagreement_is_seen() {
         let members = [vec![0.7, 0.2, 0.1], vec![0.1, 0.2, 0.7]];
         let names = ["cat".to_owned(), "dog".to_owned()];
-        let said = prediction(&members, &names, 2);
-        assert_eq!(said.top.len(), 2);
-        assert_eq!(said.top[0].class, "cat");
-        assert!((said.top[0].probability - 0.4).abs() < 1e-12);
-        assert!((said.top[0].spread - 0.3).abs() < 1e-12);
-        assert_eq!(said.top[1].class, "2");
-        assert!(said.mutual_information > 0.1);
+        let both = prediction(&members, &names, 2);
+        assert_eq!(both.top.len(), 2);
+        assert_eq!(both.top[0].class, "cat");
+        assert!((both.top[0].probability - 0.4).abs() < 1e-12);
+        assert!((both.top[0].spread - 0.3).abs() < 1e-12);
+        assert_eq!(both.top[1].class, "2");
+        assert!(both.mutual_information > 0.1);
         let alone = prediction(&members[..1], &names, 9);
         assert_eq!((alone.top.len(), alone.mutual_information), (3, 0.0));
         assert_eq!(alone.top[0].spread, 0.0);

@@ -1,21 +1,26 @@
 //! A data set through a system, batch by batch; nothing of it is kept.
 
-use omma_data::{Batch, Change, EvalLoader, Shared};
+use omma_data::{Batch, Change, EvalLoader, Pixels, Shared};
 
 use crate::{
     error::{EvalError, Result},
-    system::System,
+    system::{Outputs, System},
 };
 
-/// Hears how far an evaluation is.
+/// Hears how far an evaluation is, and may end it.
 pub trait Watcher {
     /// Something of so many images begins.
     fn begins(&mut self, what: &str, images: usize);
     /// So many more of them are done.
     fn done(&mut self, images: usize);
+    /// Whether to stop. Asked between batches; the evaluation then fails with
+    /// [`EvalError::Interrupted`].
+    fn stopped(&self) -> bool {
+        false
+    }
 }
 
-/// Hears nothing.
+/// Hears nothing and never stops.
 impl Watcher for () {
     fn begins(&mut self, _: &str, _: usize) {}
     fn done(&mut self, _: usize) {}
@@ -24,12 +29,12 @@ impl Watcher for () {
 /// Images to be judged by.
 #[derive(Clone)]
 pub struct Images {
-    /// What they are called.
+    /// What they are called in records and messages.
     pub name: String,
-    /// The images.
+    /// Where they come from.
     pub data: Shared,
-    /// What is done to each.
-    pub change: Option<Change>,
+    /// What is done to each before it is normalised.
+    pub(crate) change: Option<Change>,
 }
 
 impl Images {
@@ -38,18 +43,10 @@ impl Images {
         Self { name: name.into(), data, change: None }
     }
 
-    fn loader(&self, system: &System, batch: usize) -> EvalLoader {
-        let loader = EvalLoader::new(self.data.clone(), system.pixels(), batch);
-        match &self.change {
-            Some(change) => loader.with_change(change.clone()),
-            None => loader,
-        }
-    }
-
     /// Batches that are made on a thread of their own while the last one is looked at.
     pub(crate) fn batches(
         &self,
-        system: &System,
+        pixels: Pixels,
         batch: usize,
         watcher: &mut dyn Watcher,
         mut each: impl FnMut(&mut Batch) -> Result<()>,
@@ -57,7 +54,10 @@ impl Images {
         if self.data.is_empty() {
             return Err(EvalError::Empty { data: self.name.clone() });
         }
-        let loader = self.loader(system, batch);
+        let mut loader = EvalLoader::new(self.data.clone(), pixels, batch);
+        if let Some(change) = &self.change {
+            loader = loader.with_change(change.clone());
+        }
         std::thread::scope(|scope| {
             let (send, receive) = std::sync::mpsc::sync_channel(2);
             scope.spawn(move || {
@@ -69,6 +69,9 @@ impl Images {
             });
             let mut seen = 0;
             for made in receive {
+                if watcher.stopped() {
+                    return Err(EvalError::Interrupted);
+                }
                 let mut made = made?;
                 let images = made.len();
                 each(&mut made)?;
@@ -82,27 +85,49 @@ impl Images {
         })
     }
 
-    /// What the members say of every image, with its label, in order.
+    /// Every batch with the members' logits for it, all of them numbers.
+    pub(crate) fn outputs(
+        &self,
+        system: &System,
+        batch: usize,
+        watcher: &mut dyn Watcher,
+        mut each: impl FnMut(&Batch, Outputs),
+    ) -> Result<()> {
+        self.batches(system.pixels(), batch, watcher, |batch| {
+            let outputs = system.logits(batch)?;
+            self.check(system, batch, &outputs)?;
+            each(batch, outputs);
+            Ok(())
+        })
+    }
+
+    /// The members' logits for every image, with its label, in order.
     ///
-    /// - `each`: gets the members' logits, `[M]` of `[classes]`, and the label
-    pub fn predictions(
+    /// - `each`: gets the logits, `[M]` of `[classes]`, and the label
+    pub(crate) fn logits(
         &self,
         system: &System,
         batch: usize,
         watcher: &mut dyn Watcher,
         mut each: impl FnMut(&[&[f32]], usize),
     ) -> Result<()> {
-        self.batches(system, batch, watcher, |batch| {
-            let said = system.logits(batch)?;
-            if let Some(image) = said.first_broken() {
-                let (model, data) = (system.name(), self.name.clone());
-                return Err(EvalError::NotFinite { model, data, index: batch.indices[image] });
-            }
+        self.outputs(system, batch, watcher, |batch, outputs| {
             for (image, label) in batch.labels().iter().enumerate() {
-                let members: Vec<&[f32]> = said.of(image).collect();
+                let members: Vec<&[f32]> = outputs.of_image(image).collect();
                 each(&members, *label);
             }
-            Ok(())
         })
+    }
+
+    /// Fails if an output is not a number.
+    pub(crate) fn check(&self, system: &System, batch: &Batch, outputs: &Outputs) -> Result<()> {
+        match outputs.first_broken() {
+            Some(image) => Err(EvalError::NotFinite {
+                model: system.name(),
+                data: self.name.clone(),
+                index: batch.indices[image],
+            }),
+            None => Ok(()),
+        }
     }
 }

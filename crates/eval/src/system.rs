@@ -1,54 +1,60 @@
 //! What is judged: one model, or several as one.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use omma_base::Resolution;
 use omma_data::{Batch, Pixels};
-use omma_model::{ModelConfig, VisionTransformer, systems::DeepEnsemble};
+use omma_model::{ModelConfig, MoeConfig, Output, VisionTransformer, systems::DeepEnsemble};
+use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{EvalError, Result};
 
-/// One model, or a deep ensemble of several. Either way it has members, each with its own say.
+/// One model, or a deep ensemble of several. Either way it has members, each with predictions of its own.
 #[derive(Debug)]
 pub struct System {
     names: Vec<String>,
     ensemble: DeepEnsemble,
     pixels: Pixels,
+    device: Device,
 }
 
-/// What all members say of a batch.
-#[derive(Debug, Clone)]
-pub struct Said {
-    /// Members, `M`.
-    pub members: usize,
-    /// Images, `B`.
-    pub images: usize,
-    /// Values per member and image.
-    pub width: usize,
-    /// `[M, B, width]`.
+/// What a system makes of a batch: a row of logits, or of features, per member and image.
+#[derive(Debug)]
+pub struct Outputs {
+    members: usize,
+    images: usize,
+    width: usize,
+    /// `[M, B, width]`
     values: Vec<f32>,
+    /// Per model, its blocks with experts and who went where in them.
+    pub routings: Vec<Vec<(usize, Routing)>>,
 }
 
-impl Said {
-    /// `[M]` of `[width]`: what the members say of one image.
-    pub fn of(&self, image: usize) -> impl Iterator<Item = &[f32]> {
+impl Outputs {
+    fn new(values: Tensor<3>, routings: Vec<Vec<(usize, Routing)>>) -> Self {
+        let [members, images, width] = values.dims();
+        let values = values.try_into_vec_as().expect("outputs are floats");
+        Self { members, images, width, values, routings }
+    }
+
+    /// `[M]` of `[width]`: all members' rows for one image.
+    pub fn of_image(&self, image: usize) -> impl Iterator<Item = &[f32]> {
         let rows = self.values.chunks_exact(self.width.max(1));
         rows.skip(image).step_by(self.images.max(1)).take(self.members)
     }
 
-    /// The first image of which something is said that is not a number.
-    pub fn first_broken(&self) -> Option<usize> {
-        (0..self.images).find(|image| self.of(*image).flatten().any(|value| !value.is_finite()))
+    /// `[M]` of `[B, width]`: one member's rows after the other's.
+    pub(crate) fn by_member(&self) -> impl Iterator<Item = &[f32]> {
+        self.values.chunks_exact((self.images * self.width).max(1))
     }
 
-    /// `[B, width]`: what one member says.
-    pub fn by(&self, member: usize) -> &[f32] {
-        let size = self.images * self.width;
-        &self.values[member * size..(member + 1) * size]
+    /// The first image with an output that is not a number.
+    pub(crate) fn first_broken(&self) -> Option<usize> {
+        let broken = |row: &&[f32]| row.iter().any(|value| !value.is_finite());
+        (0..self.images).find(|image| self.of_image(*image).any(|row| broken(&row)))
     }
 }
 
-/// What kind of system it is.
+/// What tells systems apart in a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SystemKind {
     /// Width, depth and patch of the backbone, as in `64x4/7`; systems of one family differ in what is
@@ -56,7 +62,7 @@ pub struct SystemKind {
     pub family: String,
     /// Models, which is what an ensemble has several of.
     pub models: usize,
-    /// Predictions per image.
+    /// Predictions per image, of all models together.
     pub members: usize,
     /// Experts in a layer; none in a dense model.
     pub experts: Option<usize>,
@@ -67,7 +73,7 @@ pub struct SystemKind {
 
 impl SystemKind {
     /// Whether it is one dense model with one prediction.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.models == 1 && self.members == 1 && self.experts.is_none()
     }
 }
@@ -84,23 +90,24 @@ pub struct SystemCost {
 }
 
 impl System {
-    /// Models with their names. Those of an ensemble agree on classes, image size and normalisation.
-    pub fn new(models: Vec<(String, VisionTransformer)>) -> Result<Self> {
+    /// Models with their names, on a device without gradients. Those of an ensemble agree on classes,
+    /// image size and normalisation.
+    pub fn new(models: Vec<(String, VisionTransformer)>, device: &Device) -> Result<Self> {
         let (names, models): (Vec<String>, Vec<VisionTransformer>) = models.into_iter().unzip();
         let pixels = models.first().map(pixels_of);
         for (name, model) in names.iter().zip(&models).skip(1) {
             let (first, other) = (models[0].config(), model.config());
             let sides = [
-                ("the number of classes", first.classes.to_string(), other.classes.to_string()),
+                ("the number of classes", first.classes().to_string(), other.classes().to_string()),
                 (
-                    "the side of the images",
-                    first.resolution.to_string(),
-                    other.resolution.to_string(),
+                    "the size of the images",
+                    first.image.resolution.to_string(),
+                    other.image.resolution.to_string(),
                 ),
                 (
                     "the normalisation of pixels",
-                    format!("{:?}", first.normalisation),
-                    format!("{:?}", other.normalisation),
+                    format!("{:?}", first.image.normalisation),
+                    format!("{:?}", other.image.normalisation),
                 ),
             ];
             if let Some((what, left, right)) = sides.into_iter().find(|(_, a, b)| a != b) {
@@ -110,16 +117,15 @@ impl System {
         }
         let ensemble = DeepEnsemble::new(models)?;
         let pixels = pixels.expect("an ensemble has a first model");
-        Ok(Self { names, ensemble, pixels })
+        Ok(Self { names, ensemble, pixels, device: device.clone() })
     }
 
     /// Its models' names, joined.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.names.join(" + ")
     }
 
-    /// Its models' names.
-    pub fn names(&self) -> &[String] {
+    pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
 
@@ -128,37 +134,40 @@ impl System {
         self.pixels
     }
 
-    /// Predictions per image.
-    pub fn members(&self) -> usize {
+    /// Predictions per image, `M`.
+    pub(crate) fn members(&self) -> usize {
         self.models().map(|model| model.config().members()).sum()
     }
 
     /// Classes that are told apart; 0 without a classifier.
-    pub fn classes(&self) -> usize {
-        self.ensemble.models()[0].config().classes
+    pub(crate) fn classes(&self) -> usize {
+        self.ensemble.models()[0].config().classes()
     }
 
-    /// What kind of system it is, by its first model.
-    pub fn kind(&self) -> SystemKind {
+    /// Which kind, by its first model.
+    pub(crate) fn kind(&self) -> SystemKind {
         let first = self.ensemble.models()[0].config();
         let k = |config: &ModelConfig| {
-            config.moe.as_ref().filter(|moe| moe.partition <= 1).map(|moe| moe.k)
+            config.moe().filter(|moe| moe.router.pool.gates_per_token() == 1).and_then(MoeConfig::k)
         };
         let same = self.models().all(|model| k(model.config()) == k(first));
         SystemKind {
-            family: format!("{}x{}/{}", first.width, first.depth, first.patch),
+            family: format!(
+                "{}x{}/{}",
+                first.encoder.width, first.encoder.depth, first.image.patch
+            ),
             models: self.names.len(),
             members: self.members(),
-            experts: first.moe.as_ref().map(|moe| moe.experts),
+            experts: first.moe().map(|moe| moe.router.experts),
             k: k(first).filter(|_| same),
         }
     }
 
-    /// What one image costs in all models.
-    pub fn cost(&self) -> Result<SystemCost> {
+    /// Of one image in all models.
+    pub(crate) fn cost(&self) -> Result<SystemCost> {
         let mut sum = SystemCost { parameters: 0, forward_macs: 0, training_flops: 0 };
         for model in self.models() {
-            let cost = model.config().cost(model.config().resolution)?;
+            let cost = model.config().cost(model.config().image.resolution)?;
             sum.parameters += cost.params_total;
             sum.forward_macs += cost.forward_macs;
             sum.training_flops += cost.training_flops;
@@ -167,7 +176,7 @@ impl System {
     }
 
     /// Fails unless there is a classifier for so many classes.
-    pub fn check_classes(&self, data: &str, classes: usize) -> Result<()> {
+    pub(crate) fn check_classes(&self, data: &str, classes: usize) -> Result<()> {
         match self.classes() {
             0 => Err(EvalError::NoHead { model: self.name() }),
             head if head != classes => {
@@ -179,19 +188,38 @@ impl System {
     }
 
     /// `[M, B, classes]`: the members' logits. The batch gives its pixels away.
-    pub fn logits(&self, batch: &mut Batch) -> Result<Said> {
-        let logits = self.ensemble.predict(images(batch))?.logits;
-        Ok(said(logits))
+    pub fn logits(&self, batch: &mut Batch) -> Result<Outputs> {
+        let (mut logits, mut routings) = (Vec::new(), Vec::new());
+        for output in self.forward(batch) {
+            let output = output?;
+            logits.push(output.predictions.logits);
+            routings.push(output.routings);
+        }
+        Ok(Outputs::new(Tensor::cat(logits, 0), routings))
     }
 
     /// Per model, `[M, B, features]`: what the members' classifiers see. The batch gives its pixels
     /// away.
-    pub fn features(&self, batch: &mut Batch) -> Result<Vec<Said>> {
-        let images = images(batch);
-        let features = self.models().map(|model| {
-            Ok(said(model.forward(images.clone(), &model.config().prediction_mode())?.features))
+    pub(crate) fn features(&self, batch: &mut Batch) -> Result<Vec<Outputs>> {
+        let outputs = self.forward(batch);
+        let features = outputs.map(|output| {
+            let output = output?;
+            Ok(Outputs::new(output.features, vec![output.routings]))
         });
         features.collect()
+    }
+
+    /// Every model's own output, one model at a time.
+    fn forward(&self, batch: &mut Batch) -> impl Iterator<Item = Result<Output>> {
+        let shape = [batch.len(), batch.resolution.height, batch.resolution.width, 3];
+        let pixels = TensorData::new(std::mem::take(&mut batch.pixels), shape);
+        let images = Tensor::<4>::from_data(pixels, &self.device);
+        self.models()
+            .map(move |model| Ok(model.forward(images.clone(), &model.config().prediction_mode())?))
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
     }
 
     fn models(&self) -> impl Iterator<Item = &VisionTransformer> {
@@ -200,19 +228,7 @@ impl System {
 }
 
 fn pixels_of(model: &VisionTransformer) -> Pixels {
-    let config = model.config();
-    let (mean, deviation) = (config.normalisation.mean, config.normalisation.deviation);
-    Pixels { resolution: Resolution::square(config.resolution), mean, deviation }
-}
-
-/// `[B, H, W, 3]`
-fn images(batch: &mut Batch) -> Tensor<4> {
-    let shape = [batch.len(), batch.resolution.height, batch.resolution.width, 3];
-    Tensor::from_data(TensorData::new(std::mem::take(&mut batch.pixels), shape), &Device::flex())
-}
-
-fn said(values: Tensor<3>) -> Said {
-    let [members, images, width] = values.dims();
-    let values = values.try_into_vec_as().expect("predictions are floats");
-    Said { members, images, width, values }
+    let image = &model.config().image;
+    let (mean, deviation) = (image.normalisation.mean, image.normalisation.deviation);
+    Pixels { resolution: image.resolution, mean, deviation }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use omma_eval::{
     Binning, DiversityRecord, Evaluation, OodRecord, OodScore, Summary, SystemCost, SystemKind,
-    compare::Comparison, report::comparison_page,
+    TestRecord, compare::Comparison, report::comparison_page,
 };
 
 fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation {
@@ -13,20 +13,23 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         fingerprint: format!("{kind:?}"),
         models: vec![format!("{label}-{nll}"); kind.models],
         data: "made up".to_owned(),
-        samples: 100,
         classes: vec!["a".to_owned(), "b".to_owned()],
-        summary: Summary { error: nll / 4.0, nll, brier: 0.3, ece: 0.02 },
-        binning: Binning::default(),
-        members: Vec::new(),
-        diversity: (kind.members > 1).then_some(DiversityRecord {
-            kl: 0.1 * nll,
-            cosine: 0.9,
-            disagreement: 0.5,
-            disagreement_share: 0.1,
-        }),
-        reliability: Vec::new(),
+        test: TestRecord {
+            samples: 100,
+            summary: Summary { error: nll / 4.0, nll, brier: 0.3, ece: 0.02 },
+            binning: Binning::default(),
+            members: Vec::new(),
+            diversity: (kind.members > 1).then_some(DiversityRecord {
+                kl: 0.1 * nll,
+                cosine: 0.9,
+                disagreement: 0.5,
+                disagreement_share: 0.1,
+            }),
+            reliability: Vec::new(),
+            class_errors: vec![Some(0.1), None],
+            images_per_second: 1.0,
+        },
         temperature: None,
-        class_errors: vec![Some(0.1), None],
         shift: None,
         ood: BTreeMap::from([(
             "far".to_owned(),
@@ -34,7 +37,6 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         )]),
         ood_score: OodScore::default(),
         cost: SystemCost { parameters: 10, forward_macs: flops / 6, training_flops: flops },
-        images_per_second: 1.0,
         peak_rss_bytes: None,
         kind,
     }
@@ -108,7 +110,7 @@ fn what_cannot_be_compared_is_said() {
     let there = Evaluation { data: "elsewhere".to_owned(), label: "b".to_owned(), ..here.clone() };
     let message = Comparison::new(&[here.clone(), there], None).unwrap_err().to_string();
     assert!(message.contains("made up") && message.contains("elsewhere"), "{message}");
-    let fewer = Evaluation { samples: 7, ..here.clone() };
+    let fewer = Evaluation { test: TestRecord { samples: 7, ..here.test.clone() }, ..here.clone() };
     let message = Comparison::new(&[here.clone(), fewer], None).unwrap_err().to_string();
     assert!(message.contains("100 images") && message.contains("7 images"), "{message}");
     assert!(Comparison::new(&[here], Some("c")).unwrap_err().to_string().contains("\"c\""));
@@ -117,7 +119,7 @@ fn what_cannot_be_compared_is_said() {
 #[test]
 fn a_baseline_without_error_has_no_percentages() {
     let mut perfect = evaluation("perfect", 0.4, 1_000, dense("s"));
-    perfect.summary.error = 0.0;
+    perfect.test.summary.error = 0.0;
     let other = evaluation("other", 0.5, 1_000, sparse("s", 1, 1));
     let found = Comparison::new(&[perfect, other], None).unwrap();
     assert_eq!(found.gains[0].error, None);

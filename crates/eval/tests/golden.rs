@@ -1,8 +1,9 @@
 //! Parity of metrics and probes with NumPy, scikit-learn and vmoe.
 
+use burn::tensor::Device;
 use omma_eval::{
-    fewshot::Support,
     metrics::{Detection, Diversity, Scores, Segmentation, largest, mean_of_members},
+    probe::Support,
 };
 use omma_golden::{Case, Kind, check_cases};
 
@@ -36,11 +37,11 @@ fn metrics(case: &Case) {
     let mut own = vec![Scores::new(bins); members];
     let mut ensemble = Scores::new(bins);
     let mut diversity = Diversity::new(members).unwrap();
-    for (said, label) in predictions.iter().zip(&labels) {
-        let said: Vec<&[f64]> = said.iter().map(Vec::as_slice).collect();
-        own.iter_mut().zip(&said).for_each(|(scores, said)| scores.add(said, *label));
-        ensemble.add(&mean_of_members(said.iter().copied()), *label);
-        diversity.add(&said);
+    for (members, label) in predictions.iter().zip(&labels) {
+        let members: Vec<&[f64]> = members.iter().map(Vec::as_slice).collect();
+        own.iter_mut().zip(&members).for_each(|(scores, member)| scores.add(member, *label));
+        ensemble.add(&mean_of_members(members.iter().copied()), *label);
+        diversity.add(&members);
     }
     let each = |of: fn(&Scores) -> f64| own.iter().map(|s| of(s) as f32).collect::<Vec<f32>>();
     let one =
@@ -62,11 +63,11 @@ fn metrics(case: &Case) {
     let mean_error = own.iter().map(Scores::error).sum::<f64>() / members as f64;
     one("normalised_disagreement_mean_member_error", diversity.disagreement() / mean_error);
 
-    let sureness = |name: &str| -> Vec<f64> {
-        let mean = |said: &Vec<Vec<f64>>| mean_of_members(said.iter().map(Vec::as_slice));
+    let confidence = |name: &str| -> Vec<f64> {
+        let mean = |members: &Vec<Vec<f64>>| mean_of_members(members.iter().map(Vec::as_slice));
         by_input(case, name).iter().map(mean).map(|p| p[largest(&p)]).collect()
     };
-    let (known, strange) = (sureness("input/member_probs"), sureness("input/ood_member_probs"));
+    let (known, strange) = (confidence("input/member_probs"), confidence("input/ood_member_probs"));
     let floats = |values: &[f64]| values.iter().map(|v| *v as f32).collect::<Vec<f32>>();
     case.expect_values("output/id_score", &floats(&known));
     case.expect_values("output/ood_score", &floats(&strange));
@@ -99,8 +100,9 @@ fn fewshot(case: &Case) {
     for problem in ["primal", "dual"] {
         let input = |name: &str| format!("input/{problem}.{name}");
         let output = |name: &str| format!("output/{problem}.{name}");
+        let labels = indices(case, &input("y"));
         let support =
-            Support::new(case.floats(&input("x")), &indices(case, &input("y")), classes).unwrap();
+            Support::new(case.floats(&input("x")), &labels, classes, &Device::flex()).unwrap();
         let (test, labels) = (case.floats(&input("x_test")), indices(case, &input("y_test")));
         let floats = |values: &[f64]| values.iter().map(|v| *v as f32).collect::<Vec<f32>>();
         case.expect_values(&output("mean"), &floats(support.mean()));
@@ -108,7 +110,7 @@ fn fewshot(case: &Case) {
         let (mut weights, mut scores, mut accuracy) = (Vec::new(), Vec::new(), Vec::new());
         for l2 in case.floats(&input("l2")) {
             let probe = support.solve(f64::from(*l2)).unwrap();
-            weights.extend(floats(&probe.weights));
+            weights.extend(floats(&probe.weights()));
             scores.extend(floats(&probe.scores(test)));
             accuracy.push(probe.accuracy(test, &labels) as f32);
         }

@@ -5,7 +5,7 @@ use omma_base::Seed;
 use omma_model::{
     BatchEnsembleConfig, FastWeights, Head, MimoConfig, Mode, ModelConfig, MoeConfig,
     VisionTransformer, apply_settings, parameter_values, preset,
-    systems::{DeepEnsemble, Start, Target, Upcycling, adapt, pair, step_zero_difference, upcycle},
+    systems::{DeepEnsemble, Start, Target, Upcycling, adapt, step_zero_difference, upcycle},
 };
 use omma_routing::{Layout, Sequences};
 use rand::RngExt;
@@ -333,27 +333,4 @@ fn batch_ensemble_members_are_rank_one_changes_of_the_dense_model() {
         let same = adapted.predict(images.clone()).unwrap().logits.narrow(0, 1, 1);
         assert!(largest(&same, &vit.predict(images).unwrap().logits) < 1e-5);
     }
-}
-
-#[test]
-fn mimo_batches_pair_images_and_replicate_some() {
-    let device = Device::flex();
-    let rows: Vec<f32> = (0..200).map(|row| row as f32).collect();
-    let images = Tensor::<1>::from_floats(rows.as_slice(), &device).reshape([200, 1, 1, 1]);
-    let labels: Vec<i32> = (0..200).collect();
-    for (replication, low, high) in [(0.0, 0, 8), (0.5, 160, 240), (1.0, 400, 400)] {
-        let config = MimoConfig { members: 2, input_replication: replication, batch_repetition: 2 };
-        let batch = pair(images.clone(), &config, Seed::new(4));
-        assert_eq!(batch.images.dims(), [400, 1, 1, 2]);
-        let same = batch.sources[0].iter().zip(&batch.sources[1]).filter(|(a, b)| a == b).count();
-        assert!((low..=high).contains(&same), "{replication}: {same}");
-        // Labels follow their images.
-        let seen = values(&batch.images.reshape([400, 2]).swap_dims(0, 1));
-        let expected: Vec<i32> = batch_labels(&batch.sources, &labels);
-        assert!(seen.iter().zip(expected).all(|(image, label)| *image == label as f32));
-    }
-}
-
-fn batch_labels(sources: &[Vec<usize>], labels: &[i32]) -> Vec<i32> {
-    sources.iter().flatten().map(|row| labels[*row]).collect()
 }

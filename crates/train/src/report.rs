@@ -81,9 +81,8 @@ fn curves(
     };
     let mut figures = Vec::new();
     for measure in measures.iter().filter(|measure| measure.unit == Unit::Share) {
-        let trained = train.iter().filter_map(|r| {
-            Some((r.step as f64, 100.0 * r.scores.get(measure.key)?))
-        });
+        let trained =
+            train.iter().filter_map(|r| Some((r.step as f64, 100.0 * r.scores.get(measure.key)?)));
         let series = vec![
             Series::new("training", trained.collect()),
             Series::new("held out", held_out(measure.key, 100.0)),

@@ -7,12 +7,13 @@ use clap::{Args, ValueEnum};
 use omma_base::files::fresh_folder;
 use omma_data::Split;
 use omma_eval::{
-    BinKind, Binning, Evaluation, OodScore, Protocol, ShiftProtocol, Summary, evaluate,
+    BinKind, Binning, Evaluation, OodProtocol, OodScore, Protocol, ShiftProtocol, Summary,
+    evaluate,
     report::{evaluation_page, write_report},
 };
 
 use crate::{
-    subject::{Candidate, Data, check_distinct, compare_names, outside_sets, system},
+    subject::{Candidate, Data, check_distinct, compare_names, ood_sets, system},
     table::{note, say, table},
     watch::Watch,
 };
@@ -52,10 +53,10 @@ pub(crate) struct Eval {
     /// Where the corruptions' random numbers come from
     #[arg(long, default_value_t = 0)]
     pub(crate) shift_seed: u64,
-    /// Data sets from outside, as NAME=PATH or PATH, separated by commas
+    /// Out-of-distribution data sets, as NAME=PATH or PATH, separated by commas
     #[arg(long, value_name = "DATA", value_delimiter = ',')]
     pub(crate) ood: Vec<String>,
-    /// What images from outside are told by
+    /// The score that out-of-distribution images are told by
     #[arg(long, value_enum, default_value_t = Score::MaxProbability)]
     pub(crate) ood_score: Score,
     /// How the calibration error's bins are cut
@@ -165,11 +166,13 @@ impl Eval {
                 samples: self.shift_samples as usize,
                 seed: self.shift_seed,
             }),
-            outside: outside_sets(&self.ood, resolution, limit)?,
-            ood_score: match self.ood_score {
-                Score::MaxProbability => OodScore::MaxProbability,
-                Score::Entropy => OodScore::Entropy,
-                Score::Energy => OodScore::Energy,
+            ood: OodProtocol {
+                sets: ood_sets(&self.ood, resolution, limit)?,
+                score: match self.ood_score {
+                    Score::MaxProbability => OodScore::MaxProbability,
+                    Score::Entropy => OodScore::Entropy,
+                    Score::Energy => OodScore::Energy,
+                },
             },
             binning: Binning {
                 kind: match self.binning {
@@ -207,7 +210,7 @@ fn show(evaluation: &Evaluation) -> Result<()> {
             percent(scores.ece),
         ]
     };
-    let mut rows = vec![row(&evaluation.label, &evaluation.summary)];
+    let mut rows = vec![row(&evaluation.label, &evaluation.test.summary)];
     if let Some(scaled) = &evaluation.temperature {
         if scaled.is_at_end() {
             note(format!(
@@ -217,7 +220,7 @@ fn show(evaluation: &Evaluation) -> Result<()> {
         }
         rows.push(row(&format!("at temperature {:.3}", scaled.value), &scaled.summary));
     }
-    let members = evaluation.members.iter().enumerate();
+    let members = evaluation.test.members.iter().enumerate();
     rows.extend(members.map(|(place, scores)| row(&format!("member {}", place + 1), scores)));
     if let Some(shift) = &evaluation.shift {
         rows.push(row("under corruptions", &shift.mean.summary));
@@ -227,10 +230,10 @@ fn show(evaluation: &Evaluation) -> Result<()> {
             row(&format!("under {}", name.replace('_', " ")), &record.summary)
         }));
     }
-    let samples = crate::table::grouped(evaluation.samples as u64);
+    let samples = crate::table::grouped(evaluation.test.samples as u64);
     say(format!("{samples} images of {}", evaluation.data))?;
     say(table(["", "error", "NLL", "Brier", "ECE"], rows, 1))?;
-    if let Some(diversity) = &evaluation.diversity {
+    if let Some(diversity) = &evaluation.test.diversity {
         say(format!(
             "members differ by KL {:.4}, cosine {:.4}, disagreement {:.3} × their error",
             diversity.kl, diversity.cosine, diversity.disagreement
@@ -246,7 +249,7 @@ fn show(evaluation: &Evaluation) -> Result<()> {
                 percent(record.fpr95),
             ]
         });
-        say(table(["from outside", "images", "AUROC", "AUPR", "FPR95"], rows, 1))?;
+        say(table(["out of distribution", "images", "AUROC", "AUPR", "FPR95"], rows, 1))?;
     }
     Ok(())
 }

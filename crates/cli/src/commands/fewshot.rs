@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 use omma_data::Split;
-use omma_eval::fewshot::{FewShotProtocol, few_shot};
+use omma_eval::{FewShotProtocol, few_shot, metrics::Estimate};
 
 use crate::{
     subject::{Candidate, Data, system},
@@ -84,7 +84,7 @@ impl FewShot {
             return say(serde_json::to_string_pretty(&found)?);
         }
         let rows = found.results.iter().map(|result| {
-            let percent = |of: omma_eval::metrics::Estimate| format!("{:.2} %", of.times(100.0));
+            let percent = |of: Estimate| format!("{:.2} %", of.times(100.0));
             [
                 result.shots.to_string(),
                 percent(result.joint),

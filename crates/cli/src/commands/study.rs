@@ -14,7 +14,7 @@ use omma_eval::{
 use crate::{
     interrupt::{Interrupted, on_signals},
     study::{Job, Options, STUDIES, Study, SystemPlan, run_jobs},
-    subject::{outside_meanings, outside_name, outside_sets},
+    subject::{ood_meanings, ood_name, ood_sets},
     table::{note, say, table, table_of},
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct StudyCommand {
     /// Another data set for all systems
     #[arg(long)]
     data: Option<String>,
-    /// Data sets from outside, as NAME=PATH or PATH, separated by commas
+    /// Out-of-distribution data sets, as NAME=PATH or PATH, separated by commas
     #[arg(long, value_name = "DATA", value_delimiter = ',')]
     ood: Vec<String>,
     /// A setting on top of all recipes
@@ -70,10 +70,12 @@ impl StudyCommand {
         }
         let stop = on_signals()?;
         if self.ood.is_empty() {
-            note("no data from outside is given (--ood), so the table will have no such columns");
+            note(
+                "no out-of-distribution data is given (--ood), so the table will have no such columns",
+            );
         }
         // What is wrong with it should not come out after hours of training.
-        outside_sets(&self.ood, Resolution::square(32), None)?;
+        ood_sets(&self.ood, Resolution::square(32), None)?;
         let folder = self.folder(&study);
         let _owned = study.settle(&folder, &self.options(&study))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -97,8 +99,8 @@ impl StudyCommand {
 
     /// What runs and ensembles depend on.
     fn options(&self, study: &Study) -> Options {
-        let outside = outside_meanings(&self.ood);
-        Options { seeds: self.seeds(study), settings: self.settings(), outside }
+        let ood = ood_meanings(&self.ood);
+        Options { seeds: self.seeds(study), settings: self.settings(), ood }
     }
 
     fn seeds(&self, study: &Study) -> usize {
@@ -125,7 +127,7 @@ impl StudyCommand {
                     let what = format!("{}, seed {seed}", system.label);
                     let log = log_of(folder, "train", &run);
                     let arguments = self.train_arguments(folder, system, seed, &run);
-                    jobs.push(Job { what, arguments, leaves, log, outside: Vec::new() });
+                    jobs.push(Job { what, arguments, leaves, log, ood: Vec::new() });
                 }
             }
         }
@@ -174,8 +176,8 @@ impl StudyCommand {
                 }
                 let what = format!("{}, seed {number}", system.label);
                 let (leaves, log) = (out.join("eval.json"), log_of(folder, "eval", &out));
-                let outside = self.ood.iter().map(|text| outside_name(text)).collect();
-                jobs.push(Job { what, arguments, leaves, log, outside });
+                let ood = self.ood.iter().map(|text| ood_name(text)).collect();
+                jobs.push(Job { what, arguments, leaves, log, ood });
             }
         }
         jobs

@@ -53,9 +53,9 @@ pub(crate) struct Options {
     pub(crate) seeds: usize,
     /// On top of all recipes.
     pub(crate) settings: Vec<String>,
-    /// Data sets from outside, by their names.
-    #[serde(default)]
-    pub(crate) outside: BTreeMap<String, String>,
+    /// Out-of-distribution data sets, by their names.
+    #[serde(default, alias = "outside")]
+    pub(crate) ood: BTreeMap<String, String>,
 }
 
 const OPTIONS: &str = "options.toml";
@@ -214,8 +214,8 @@ impl Study {
             );
         }
         // Others may come later; one of the same name would be taken for the one that was looked at.
-        for (name, data) in &options.outside {
-            match known.outside.insert(name.clone(), data.clone()) {
+        for (name, data) in &options.ood {
+            match known.ood.insert(name.clone(), data.clone()) {
                 Some(old) if old != *data => bail!(
                     "{}: {name} was {old} and is {data} now; give it another name as NAME=PATH",
                     folder.display()
@@ -270,10 +270,10 @@ mod tests {
     fn a_name_means_one_data_set() {
         let folder = tempfile::tempdir().unwrap();
         let study = Study::find("e3").unwrap();
-        let settle = |outside: &[(&str, &str)]| {
+        let settle = |ood: &[(&str, &str)]| {
             let own = |(name, path): &(&str, &str)| ((*name).to_owned(), (*path).to_owned());
-            let outside = outside.iter().map(own).collect();
-            let options = Options { seeds: 1, settings: Vec::new(), outside };
+            let ood = ood.iter().map(own).collect();
+            let options = Options { seeds: 1, settings: Vec::new(), ood };
             study.settle(folder.path(), &options).map(drop)
         };
         settle(&[("x", "/a")]).unwrap();

@@ -28,8 +28,8 @@ pub(crate) struct Job {
     pub(crate) leaves: PathBuf,
     /// Where its messages go.
     pub(crate) log: PathBuf,
-    /// Data sets from outside that an evaluation must have looked at to be done.
-    pub(crate) outside: Vec<String>,
+    /// Out-of-distribution data sets that an evaluation must have looked at to be done.
+    pub(crate) ood: Vec<String>,
 }
 
 /// How long processes have to save their state after an interruption.
@@ -37,11 +37,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Job {
     pub(crate) fn is_done(&self) -> bool {
-        if self.outside.is_empty() || !self.leaves.exists() {
+        if self.ood.is_empty() || !self.leaves.exists() {
             return self.leaves.exists();
         }
         let evaluation = read_evaluation(&self.leaves);
-        evaluation.is_ok_and(|found| self.outside.iter().all(|name| found.ood.contains_key(name)))
+        evaluation.is_ok_and(|found| self.ood.iter().all(|name| found.ood.contains_key(name)))
     }
 
     /// Waits for its process. After an interruption it is asked to save and end, and killed if it does not;

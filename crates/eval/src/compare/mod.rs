@@ -20,8 +20,8 @@ pub use self::{
 };
 use crate::{
     error::{EvalError, Result},
-    evaluate::Evaluation,
     metrics::Estimate,
+    protocols::{Evaluation, ood::OodRecord},
     system::{SystemCost, SystemKind},
 };
 
@@ -31,11 +31,11 @@ const LARGEST: u64 = 1 << 28;
 /// A system over its seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What it is called.
+    /// What it is called in tables and figures.
     pub label: String,
-    /// What kind of system it is.
+    /// Where it belongs among the others.
     pub kind: SystemKind,
-    /// Evaluations.
+    /// Evaluations that the means are of.
     pub runs: usize,
     /// Share of wrong predictions.
     pub error: Estimate,
@@ -55,9 +55,9 @@ pub struct Row {
     pub shift_nll: Option<Estimate>,
     /// Calibration error under corruptions.
     pub shift_ece: Option<Estimate>,
-    /// Area under the ROC curve by data set from outside.
+    /// Area under the ROC curve by out-of-distribution data set.
     pub auroc: BTreeMap<String, Estimate>,
-    /// False-positive rate at 95 % by data set from outside.
+    /// False-positive rate at 95 % by out-of-distribution data set.
     pub fpr95: BTreeMap<String, Estimate>,
     /// What one image costs.
     pub cost: SystemCost,
@@ -86,7 +86,7 @@ pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
     let bytes = read_regular(&file, LARGEST).map_err(EvalError::io(&file))?;
     let record = serde_json::from_slice::<Evaluation>(&bytes);
     let record = record.map_err(|error| error.to_string()).and_then(|record| {
-        match (record.class_errors.len(), record.classes.len()) {
+        match (record.test.class_errors.len(), record.classes.len()) {
             (errors, classes) if errors != classes => {
                 Err(format!("it has {errors} errors of {classes} classes"))
             }
@@ -155,11 +155,13 @@ impl Comparison {
 
 fn judged_alike(a: &Evaluation, b: &Evaluation) -> bool {
     let same_score = a.ood.is_empty() || b.ood.is_empty() || a.ood_score == b.ood_score;
-    a.data == b.data && a.samples == b.samples && a.binning == b.binning && same_score
+    let same_test = a.test.samples == b.test.samples && a.test.binning == b.test.binning;
+    a.data == b.data && same_test && same_score
 }
 
 fn judge(one: &Evaluation) -> String {
-    let Evaluation { samples, data, binning, ood_score, .. } = one;
+    let Evaluation { data, test, ood_score, .. } = one;
+    let (samples, binning) = (test.samples, test.binning);
     format!("{samples} images of {data} ({} bins, {:?}, {ood_score:?})", binning.bins, binning.kind)
 }
 
@@ -173,7 +175,7 @@ impl Row {
             (!values.is_empty()).then(|| Estimate::of(&values))
         };
         let names = group.iter().flat_map(|one| one.ood.keys());
-        let outside = |value: fn(&crate::ood::OodRecord) -> f64| -> BTreeMap<String, Estimate> {
+        let by_set = |value: fn(&OodRecord) -> f64| -> BTreeMap<String, Estimate> {
             let by_name = names.clone().filter_map(|name| {
                 Some((name.clone(), maybe(&|one| one.ood.get(name).map(value))?))
             });
@@ -183,17 +185,17 @@ impl Row {
             label: group[0].label.clone(),
             kind: group[0].kind.clone(),
             runs: group.len(),
-            error: of(&|one| one.summary.error),
-            nll: of(&|one| one.summary.nll),
-            ece: of(&|one| one.summary.ece),
-            brier: of(&|one| one.summary.brier),
+            error: of(&|one| one.test.summary.error),
+            nll: of(&|one| one.test.summary.nll),
+            ece: of(&|one| one.test.summary.ece),
+            brier: of(&|one| one.test.summary.brier),
             scaled_nll: maybe(&|one| Some(one.temperature.as_ref()?.summary.nll)),
-            kl: maybe(&|one| Some(one.diversity?.kl)),
+            kl: maybe(&|one| Some(one.test.diversity?.kl)),
             shift_error: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.error)),
             shift_nll: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.nll)),
             shift_ece: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.ece)),
-            auroc: outside(|record| record.auroc),
-            fpr95: outside(|record| record.fpr95),
+            auroc: by_set(|record| record.auroc),
+            fpr95: by_set(|record| record.fpr95),
             cost: group[0].cost,
         }
     }

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-/// Predictions that were about equally sure.
+/// Predictions of about the same confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Bin {
-    /// How many.
+    /// How many there are.
     pub samples: usize,
     right: usize,
-    sureness: f64,
+    confidence: f64,
 }
 
 impl Bin {
@@ -17,9 +17,9 @@ impl Bin {
         self.right as f64 / self.samples.max(1) as f64
     }
 
-    /// How sure they were, on average.
-    pub fn sureness(&self) -> f64 {
-        self.sureness / self.samples.max(1) as f64
+    /// Their mean confidence.
+    pub fn confidence(&self) -> f64 {
+        self.confidence / self.samples.max(1) as f64
     }
 }
 
@@ -36,29 +36,29 @@ impl Calibration {
     }
 
     /// Adds a prediction by its largest probability.
-    pub fn add(&mut self, sureness: f64, right: bool) {
+    pub fn add(&mut self, confidence: f64, right: bool) {
         let last = self.bins.len() - 1;
-        let place = (sureness * self.bins.len() as f64).ceil() as usize;
+        let place = (confidence * self.bins.len() as f64).ceil() as usize;
         let bin = &mut self.bins[place.saturating_sub(1).min(last)];
         bin.samples += 1;
         bin.right += usize::from(right);
-        bin.sureness += sureness;
+        bin.confidence += confidence;
     }
 
-    /// The bins, from unsure to sure.
+    /// The bins, from low to high confidence.
     pub fn bins(&self) -> &[Bin] {
         &self.bins
     }
 
-    /// `Σ n_b/N · |accuracy_b − sureness_b|`
+    /// `Σ n_b/N · |accuracy_b − confidence_b|`
     pub fn ece(&self) -> f64 {
         let samples: usize = self.bins.iter().map(|bin| bin.samples).sum();
-        let gap = |bin: &Bin| (bin.accuracy() - bin.sureness()).abs() * bin.samples as f64;
+        let gap = |bin: &Bin| (bin.accuracy() - bin.confidence()).abs() * bin.samples as f64;
         self.bins.iter().map(gap).sum::<f64>() / samples.max(1) as f64
     }
 
     /// The same in `n` bins of equal mass: neighbours are joined until each has its share of the
-    /// samples. Exact for as many fine bins as there are different sureness values, and close to it
+    /// samples. Exact for as many fine bins as there are different confidences, and close to it
     /// for a thousand.
     pub fn equal_mass(&self, n: usize) -> Self {
         let samples: usize = self.bins.iter().map(|bin| bin.samples).sum();
@@ -70,7 +70,7 @@ impl Calibration {
             let into = &mut joined[place.min(last)];
             into.samples += bin.samples;
             into.right += bin.right;
-            into.sureness += bin.sureness;
+            into.confidence += bin.confidence;
             before += bin.samples;
         }
         Self { bins: joined }
@@ -81,12 +81,12 @@ impl Calibration {
 mod tests {
     use super::*;
 
-    /// As sure as `sureness`, and right as often as `accuracy`.
+    /// Predictions of this confidence that are right as often as `accuracy`.
     fn filled(bins: usize, groups: &[(usize, f64, f64)]) -> Calibration {
         let mut calibration = Calibration::new(bins);
-        for (count, sureness, accuracy) in groups {
+        for (count, confidence, accuracy) in groups {
             let right = (*count as f64 * accuracy).round() as usize;
-            (0..*count).for_each(|n| calibration.add(*sureness, n < right));
+            (0..*count).for_each(|n| calibration.add(*confidence, n < right));
         }
         calibration
     }

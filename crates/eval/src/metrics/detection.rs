@@ -16,7 +16,7 @@ pub struct Detection {
 
 /// Points of the ROC curve, `(false-positive rate, true-positive rate)`, from (0, 0) to (1, 1).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Curve(pub Vec<(f64, f64)>);
+pub(crate) struct Curve(pub(crate) Vec<(f64, f64)>);
 
 /// Positives and negatives found at one threshold.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,7 +70,7 @@ impl Detection {
 
 impl Curve {
     /// Of two sets of scores, neither empty.
-    pub fn of(positives: &[f64], negatives: &[f64]) -> Self {
+    pub(crate) fn of(positives: &[f64], negatives: &[f64]) -> Self {
         let share = |count: usize, of: &[f64]| count as f64 / of.len().max(1) as f64;
         let point = |f: Found| (share(f.negatives, negatives), share(f.positives, positives));
         Self(thresholds(positives, negatives).into_iter().map(point).collect())

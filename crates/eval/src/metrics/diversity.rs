@@ -22,7 +22,7 @@ impl Diversity {
         (pairs > 0).then_some(Self { samples: 0, pairs, kl: 0.0, cosine: 0.0, disagreement: 0 })
     }
 
-    /// Adds what all members say of one input.
+    /// Adds all members' probabilities for one input.
     ///
     /// - `members`: `[M]` of `[classes]`
     pub fn add(&mut self, members: &[&[f64]]) {
@@ -46,7 +46,7 @@ impl Diversity {
         self.cosine / self.comparisons()
     }
 
-    /// Share of inputs on which two members say different classes, mean over pairs.
+    /// Share of inputs on which two members predict different classes, mean over pairs.
     pub fn disagreement(&self) -> f64 {
         self.disagreement as f64 / self.comparisons()
     }

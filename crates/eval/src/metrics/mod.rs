@@ -2,8 +2,8 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | `scores.rs` | is it right, and how sure was it? error, NLL, Brier |
-//! | `calibration.rs` | is it as often right as it is sure? ECE, reliability |
+//! | `scores.rs` | is it right, and how likely was that held to be? error, NLL, Brier |
+//! | `calibration.rs` | is it right as often as its confidence says? ECE, reliability |
 //! | `diversity.rs` | do the members of an ensemble differ? |
 //! | `detection.rs` | can it tell what it was not made for? AUROC, AUPR, FPR at 95 % TPR |
 //! | `estimate.rs` | how far may it be off? mean and standard error over seeds |
@@ -18,12 +18,14 @@ mod segmentation;
 
 pub use self::{
     calibration::{Bin, Calibration},
-    detection::{Curve, Detection},
+    detection::Detection,
     diversity::Diversity,
     estimate::Estimate,
     scores::Scores,
     segmentation::Segmentation,
 };
+
+pub(crate) use self::detection::Curve;
 
 /// The place of the largest value; the first of equal ones.
 pub fn largest(values: &[f64]) -> usize {
@@ -49,18 +51,52 @@ pub fn mean_of_members<'a>(members: impl IntoIterator<Item = &'a [f64]>) -> Vec<
 }
 
 /// `ln Σ exp(x)`
-pub fn log_sum_exp(logits: &[f32]) -> f64 {
+pub(crate) fn log_sum_exp(logits: &[f32]) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|x| f64::from(x - largest).exp()).sum();
     f64::from(largest) + sum.ln()
 }
 
 /// `[classes]`: the probabilities of logits divided by a temperature.
-pub fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+pub(crate) fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut values: Vec<f64> =
         logits.iter().map(|x| (f64::from(x - largest) / temperature).exp()).collect();
     let sum: f64 = values.iter().sum();
     values.iter_mut().for_each(|value| *value /= sum);
     values
+}
+
+/// `[classes]`: the mean of the members' probabilities at a temperature.
+///
+/// - `logits`: `[M]` of `[classes]`
+pub(crate) fn mean_softmax(logits: &[&[f32]], temperature: f64) -> Vec<f64> {
+    let members: Vec<Vec<f64>> = logits.iter().map(|logits| softmax(logits, temperature)).collect();
+    mean_of_members(members.iter().map(Vec::as_slice))
+}
+
+/// In nats.
+pub(crate) fn entropy(probabilities: &[f64]) -> f64 {
+    -probabilities.iter().filter(|p| **p > 0.0).map(|p| p * p.ln()).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_go_to_the_lowest_index() {
+        assert_eq!(largest(&[0.1, 0.4, 0.4, 0.1]), 1);
+        assert_eq!(largest(&[0.25; 4]), 0);
+        // Two members that contradict each other alike leave a tie.
+        assert_eq!(largest(&mean_softmax(&[&[0.0, 0.0, 3.0], &[0.0, 3.0, 0.0]], 1.0)), 1);
+    }
+
+    #[test]
+    fn the_mean_of_the_members_decides_not_their_majority() {
+        // Two members lean to class 0, one is certain of class 1.
+        let logits: [&[f32]; 3] = [&[0.2, 0.0], &[0.2, 0.0], &[0.0, 9.0]];
+        let votes = logits.map(|logits| largest(&softmax(logits, 1.0)));
+        assert_eq!((votes, largest(&mean_softmax(&logits, 1.0))), ([0, 0, 1], 1));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{Calibration, largest};
 
-/// No prediction is taken to be surer than this; what an f32 softmax can give at the least.
+/// A probability below this is taken for this in a logarithm; the least that an f32 softmax can give.
 const SMALLEST: f64 = 1e-38;
 
 /// Scores of predictions, summed as they come.
@@ -26,13 +26,13 @@ impl Scores {
     ///
     /// - `probabilities`: `[classes]`
     pub fn add(&mut self, probabilities: &[f64], label: usize) {
-        let said = largest(probabilities);
+        let predicted = largest(probabilities);
         self.samples += 1;
-        self.wrong += usize::from(said != label);
+        self.wrong += usize::from(predicted != label);
         self.nll -= probabilities[label].max(SMALLEST).ln();
         let square = |(class, p): (usize, &f64)| (p - f64::from(u8::from(class == label))).powi(2);
         self.brier += probabilities.iter().enumerate().map(square).sum::<f64>();
-        self.calibration.add(probabilities[said], said == label);
+        self.calibration.add(probabilities[predicted], predicted == label);
     }
 
     /// Predictions so far.
@@ -60,7 +60,7 @@ impl Scores {
         self.brier / self.count()
     }
 
-    /// How well sureness and accuracy agree.
+    /// How well confidence and accuracy agree.
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
     }

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segmentation {
     classes: usize,
-    /// `[classes, classes]`: what it is, then what was said.
+    /// `[classes, classes]`: by label, then by predicted class.
     pub confusion: Vec<u64>,
 }
 
@@ -18,15 +18,15 @@ impl Segmentation {
     }
 
     /// Adds pixels; labels beyond the classes are left out.
-    pub fn add(&mut self, labels: &[usize], said: &[usize]) {
-        for (label, said) in labels.iter().zip(said) {
-            if *label != IGNORED && *label < self.classes && *said < self.classes {
-                self.confusion[label * self.classes + said] += 1;
+    pub fn add(&mut self, labels: &[usize], predicted: &[usize]) {
+        for (label, predicted) in labels.iter().zip(predicted) {
+            if *label != IGNORED && *label < self.classes && *predicted < self.classes {
+                self.confusion[label * self.classes + predicted] += 1;
             }
         }
     }
 
-    /// Intersection over union of a class; nothing for one that was neither there nor said.
+    /// Intersection over union of a class; nothing for one that was neither there nor predicted.
     pub fn iou(&self, class: usize) -> Option<f64> {
         let at = |row: usize, column: usize| self.confusion[row * self.classes + column];
         let row: u64 = (0..self.classes).map(|other| at(class, other)).sum();

@@ -57,21 +57,21 @@ fn cell(estimate: Option<Estimate>, factor: f64, digits: usize) -> String {
 }
 
 impl Comparison {
-    /// Names of all data sets from outside.
-    fn outside(&self) -> BTreeSet<&String> {
+    /// Names of all out-of-distribution data sets.
+    fn ood_sets(&self) -> BTreeSet<&String> {
         self.rows.iter().flat_map(|row| row.auroc.keys()).collect()
     }
 
     /// Header and rows of the table.
     pub fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        let outside = self.outside();
+        let ood_sets = self.ood_sets();
         let shifted = self.rows.iter().any(|row| row.shift_error.is_some());
         let mut header: Vec<String> =
             ["system", "runs", "error %", "NLL", "ECE %", "KL", "MFLOPs"].map(str::to_owned).into();
         if shifted {
             header.extend(["shifted error %", "shifted NLL", "shifted ECE %"].map(str::to_owned));
         }
-        header.extend(outside.iter().map(|name| format!("AUROC % {name}")));
+        header.extend(ood_sets.iter().map(|name| format!("AUROC % {name}")));
         let row = |row: &Row| {
             let mut cells = vec![
                 row.label.clone(),
@@ -87,7 +87,7 @@ impl Comparison {
                 cells.push(cell(row.shift_nll, 1.0, 4));
                 cells.push(cell(row.shift_ece, 100.0, 2));
             }
-            cells.extend(outside.iter().map(|name| cell(row.auroc.get(*name).copied(), 100.0, 2)));
+            cells.extend(ood_sets.iter().map(|name| cell(row.auroc.get(*name).copied(), 100.0, 2)));
             cells
         };
         (header, self.rows.iter().map(row).collect())
@@ -150,7 +150,7 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
         front("shift-nll", "NLL on corrupted images", "nats", &|row| row.shift_nll),
         front("shift-error", "Error on corrupted images", "%", &|row| percent(row.shift_error)),
     ];
-    for name in comparison.outside() {
+    for name in comparison.ood_sets() {
         let title = format!("FPR at 95 % TPR against {name}");
         figures.push(front(&format!("fpr95-{}", file_name(name)), &title, "%", &|row| {
             percent(row.fpr95.get(name).copied())

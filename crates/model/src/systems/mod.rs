@@ -3,10 +3,8 @@
 
 mod adapt;
 mod deep_ensemble;
-mod mimo;
 mod upcycle;
 
 pub use adapt::{Target, adapt};
 pub use deep_ensemble::DeepEnsemble;
-pub use mimo::{MimoBatch, pair};
 pub use upcycle::{Start, Upcycling, step_zero_difference, upcycle};

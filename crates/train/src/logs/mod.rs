@@ -177,7 +177,8 @@ fn table(records: &[EvaluationRecord]) -> String {
     keys.iter().for_each(|key| text += &format!(",validation_{key}"));
     for EvaluationRecord { step, epoch, seconds, scores } in records {
         text += &format!("\n{step},{epoch:.4},{seconds:.1}");
-        let value = |key: &&str| scores.get(key).map_or(String::new(), |value| format!("{value:.6}"));
+        let value =
+            |key: &&str| scores.get(key).map_or(String::new(), |value| format!("{value:.6}"));
         keys.iter().for_each(|key| text += &format!(",{}", value(key)));
     }
     text + "\n"

@@ -12,18 +12,9 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("e3", include_str!("../../recipes/e3.toml")),
     ("soft-moe", include_str!("../../recipes/soft-moe.toml")),
     ("softmax-token-choice", include_str!("../../recipes/routers/softmax-token-choice.toml")),
-    (
-        "sinkhorn-token-choice",
-        include_str!("../../recipes/routers/sinkhorn-token-choice.toml"),
-    ),
-    (
-        "softmax-expert-choice",
-        include_str!("../../recipes/routers/softmax-expert-choice.toml"),
-    ),
-    (
-        "sinkhorn-expert-choice",
-        include_str!("../../recipes/routers/sinkhorn-expert-choice.toml"),
-    ),
+    ("sinkhorn-token-choice", include_str!("../../recipes/routers/sinkhorn-token-choice.toml")),
+    ("softmax-expert-choice", include_str!("../../recipes/routers/softmax-expert-choice.toml")),
+    ("sinkhorn-expert-choice", include_str!("../../recipes/routers/sinkhorn-expert-choice.toml")),
     ("sparse-expert-choice", include_str!("../../recipes/routers/sparse-expert-choice.toml")),
     ("soft", include_str!("../../recipes/routers/soft.toml")),
     ("fashion-vmoe", include_str!("../../recipes/fashion-vmoe.toml")),

@@ -6,14 +6,10 @@
 use std::{collections::BTreeMap, path::Path};
 
 use omma_base::{files::read_regular, nearest, range::check_setting};
-use omma_model::{
-    ModelConfig, apply_value, checkpoint, full_name, names_router, preset,
-};
+use omma_model::{ModelConfig, apply_value, checkpoint, full_name, names_router, preset};
 use serde_json::{Map, Value};
 
-use super::{
-    RANGES, Recipe, Request, built_in, of_model, out_of_range, recipe_error,
-};
+use super::{RANGES, Recipe, Request, built_in, of_model, out_of_range, recipe_error};
 use crate::error::{Result, TrainError};
 
 /// A key, its value, and how its user wrote it.
@@ -112,7 +108,8 @@ impl Recipe {
         let fault = |why: String| TrainError::RecipeSyntax { path: path.to_owned(), why };
         let table = table(text, path)?;
         let tree = serde_json::to_value(&table).map_err(|error| fault(error.to_string()))?;
-        let recipe: Self = serde_json::from_value(tree).map_err(|error| fault(error.to_string()))?;
+        let recipe: Self =
+            serde_json::from_value(tree).map_err(|error| fault(error.to_string()))?;
         recipe.check().map_err(|error| fault(error.to_string()))?;
         Ok(recipe)
     }
@@ -206,9 +203,7 @@ fn table(text: &str, path: &Path) -> Result<toml::Table> {
     })?;
     // JSON, which settings go through, would make nothing of these.
     match not_finite(&toml::Value::Table(table.clone()), "") {
-        Some(key) => {
-            Err(recipe_error(format!("{}: {key} is not a finite number", path.display())))
-        }
+        Some(key) => Err(recipe_error(format!("{}: {key} is not a finite number", path.display()))),
         None => Ok(table),
     }
 }
@@ -244,7 +239,9 @@ fn layers(text: &str, path: &Path) -> Result<Vec<Layer>> {
                 path = format!("recipe {base}").into();
             }
             Some(other) => {
-                return Err(fault(format!("base is the name or the file of a recipe, not {other}")));
+                return Err(fault(format!(
+                    "base is the name or the file of a recipe, not {other}"
+                )));
             }
         }
     }
@@ -260,7 +257,8 @@ fn is_whole<'a>(settings: impl Iterator<Item = &'a Setting>) -> bool {
     let mut keys = Vec::new();
     flatten(&tree, "", &mut keys);
     // What a model may do without is left out of files.
-    let mut keys = keys.iter().filter(|setting| !setting.value.is_null()).map(|setting| &setting.key);
+    let mut keys =
+        keys.iter().filter(|setting| !setting.value.is_null()).map(|setting| &setting.key);
     keys.all(|key| named.iter().any(|name| name == key || *key == format!("{name}.kind")))
 }
 
@@ -377,18 +375,28 @@ mod tests {
             std::fs::write(folder.path().join(name), text).unwrap();
             folder.path().join(name)
         };
-        write("first.toml", "name = 'first'\nabout = 'x'\nbase = 'vmoe'\ntrain.steps = 7\nmodel.moe.k = 1");
-        let path = write("second.toml", "base = 'first.toml'\n[model.moe]\nrouter = 'soft'\nslots = 2");
+        write(
+            "first.toml",
+            "name = 'first'\nabout = 'x'\nbase = 'vmoe'\ntrain.steps = 7\nmodel.moe.k = 1",
+        );
+        let path =
+            write("second.toml", "base = 'first.toml'\n[model.moe]\nrouter = 'soft'\nslots = 2");
         let recipe = Recipe::read(&path, &Request::of(&["train.batch=32"])).unwrap();
         let vmoe = Recipe::find("vmoe", &Request::default()).unwrap();
         assert_eq!((recipe.name.as_str(), recipe.about.as_str()), ("second", ""));
         assert_eq!((recipe.train.steps, recipe.train.batch), (7, 32));
         assert_eq!(recipe.model.encoder.width, vmoe.model.encoder.width);
-        assert_eq!(recipe.model.moe().unwrap().slots(), Some(2), "the base's k is not soft routing's");
+        assert_eq!(
+            recipe.model.moe().unwrap().slots(),
+            Some(2),
+            "the base's k is not soft routing's"
+        );
         let own = write("own.toml", "base = 'own.toml'");
         let message = Recipe::read(&own, &Request::default()).unwrap_err().to_string();
         assert!(message.contains("or on itself"), "{message}");
-        for (text, part) in [("base = 'vmeo'", "vmoe"), ("base = 3", "not 3"), ("base = 'x.toml'", "x.toml")] {
+        for (text, part) in
+            [("base = 'vmeo'", "vmoe"), ("base = 3", "not 3"), ("base = 'x.toml'", "x.toml")]
+        {
             let path = write("wrong.toml", text);
             let message = Recipe::read(&path, &Request::default()).unwrap_err().to_string();
             assert!(message.contains(part), "{message}");

@@ -23,11 +23,11 @@ use omma_model::{ImageConfig, ModelConfig, ModelError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use self::ranges::RANGES;
 pub use self::{
     builtin::{BUILT_IN, built_in},
     request::Request,
 };
-use self::ranges::RANGES;
 use crate::{
     error::{Result, TrainError},
     optimiser::{OptimiserConfig, Schedule},
@@ -223,7 +223,8 @@ impl Recipe {
     /// optimiser remembers of them, and the images of the batches that are made ahead.
     pub fn check_memory(&self) -> Result<()> {
         let Some(available) = memory::available() else { return Ok(()) };
-        let parameters = self.model.cost(self.model.image.resolution).map_err(of_model)?.params_total;
+        let parameters =
+            self.model.cost(self.model.image.resolution).map_err(of_model)?.params_total;
         let image = (self.model.image.resolution.pixels() * 3 + self.model.classes()) as u64;
         let batches = (self.data.prefetch as u64 + 1).saturating_mul(self.train.batch as u64);
         let numbers = parameters.saturating_mul(3).saturating_add(image.saturating_mul(batches));
@@ -316,10 +317,9 @@ fn of_model(error: ModelError) -> TrainError {
             let hint = hint.replace("mean \"", "mean \"model.");
             TrainError::UnknownSetting { key: format!("model.{key}"), hint }
         }
-        ModelError::UnusedSetting { key, router } => TrainError::UnusedSetting {
-            key: format!("model.{key}"),
-            router,
-        },
+        ModelError::UnusedSetting { key, router } => {
+            TrainError::UnusedSetting { key: format!("model.{key}"), router }
+        }
         ModelError::BadSetting { key, value, why } => {
             TrainError::BadSetting { key: format!("model.{key}"), value, why }
         }

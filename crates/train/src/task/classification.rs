@@ -1,7 +1,7 @@
 //! Classification: what does the image show?
 
 use burn::tensor::{Device, Tensor, TensorData};
-use omma_base::{Resolution, Seed};
+use omma_base::Seed;
 use omma_data::{Batch, Shared, Targets, augment::Mixing};
 use omma_eval::{Binning, EvalError, Images, System, Test, TestProtocol, Watcher, linear_baseline};
 use omma_model::{Mode, ModelConfig, VisionTransformer};
@@ -15,9 +15,6 @@ use crate::{
     resolved::Splits,
     trainer::Stop,
 };
-
-/// Larger sample images are made smaller for the page.
-const LARGEST_PICTURE: usize = 128;
 
 const ACCURACY: Measure = Measure { key: "accuracy", title: "Accuracy", unit: Unit::Share };
 const NLL: Measure = Measure { key: "nll", title: "NLL", unit: Unit::Nats };
@@ -161,18 +158,20 @@ impl Task for Classification {
         let mut facts = vec![fact("test accuracy", ACCURACY.show(accuracy), "")];
         if self.compares {
             doing("fitting a linear classifier for comparison");
-            let linear = linear_baseline(&data.train, &data.test, pixels(&model.config().image), &mut Ear(at.stop))?;
+            let linear = linear_baseline(
+                &Images::new(&self.data, data.train.clone()),
+                &Images::new(&self.data, data.test.clone()),
+                pixels(&model.config().image),
+                at.device,
+                &mut Ear(at.stop),
+            )?;
             all.push(("linear_baseline_accuracy".to_owned(), linear));
             let ahead = format!("the model is {:+.1} points ahead", 100.0 * (accuracy - linear));
             facts.push(fact("a linear classifier on pixels", ACCURACY.show(linear), &ahead));
         }
         facts.push(fact("test NLL", NLL.show(nll), "nats"));
-        let cards = test.examples.cards(
-            &data.test,
-            &self.classes,
-            Resolution::square(LARGEST_PICTURE),
-        )?;
-        let confusion = test.confusion.heat_map(&self.classes);
+        let cards = test.examples.cards(data.test.as_ref())?;
+        let confusion = test.confusion.figure(&self.classes);
         let sections = move |page: omma_report::Page| {
             page.section("Test")
                 .figures([confusion])

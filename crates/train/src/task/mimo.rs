@@ -1,28 +1,17 @@
 //! Training batches for MIMO: which images lie beside each other.
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 use omma_base::Seed;
+use omma_model::MimoConfig;
 use rand::{RngExt, seq::SliceRandom};
 
-use crate::config::MimoConfig;
-
-/// Images beside each other on the channel axis, and the label of every one of them.
+/// Images beside each other on the channel axis, and which image of the batch each is.
 #[derive(Debug, Clone)]
-pub struct MimoBatch {
+pub(super) struct MimoBatch {
     /// `[B·repetitions, H, W, channels · M]`.
-    pub images: Tensor<4>,
+    pub(super) images: Tensor<4>,
     /// For every member, the row of the batch that it sees in every example.
-    pub sources: Vec<Vec<usize>>,
-}
-
-impl MimoBatch {
-    /// `[M, B·repetitions]`: the labels that the members are to say.
-    pub fn labels(&self, labels: &[i32], device: &burn::tensor::Device) -> Tensor<2, Int> {
-        let members = self.sources.len();
-        let values: Vec<i32> = self.sources.iter().flatten().map(|row| labels[*row]).collect();
-        let examples = values.len() / members;
-        Tensor::<1, Int>::from_data(values.as_slice(), device).reshape([members, examples])
-    }
+    pub(super) sources: Vec<Vec<usize>>,
 }
 
 /// Pairs the images of a batch (Havasi et al. 2020, paper 000 App. G.3): the batch is repeated, every
@@ -30,7 +19,7 @@ impl MimoBatch {
 /// in all its places.
 ///
 /// - `images`: `[B, H, W, channels]`
-pub fn pair(images: Tensor<4>, config: &MimoConfig, seed: Seed) -> MimoBatch {
+pub(super) fn pair(images: Tensor<4>, config: &MimoConfig, seed: Seed) -> MimoBatch {
     let [batch, ..] = images.dims();
     let first: Vec<usize> = (0..config.batch_repetition.max(1)).flat_map(|_| 0..batch).collect();
     let mut rng = seed.named("replication").rng();
@@ -55,4 +44,31 @@ pub fn pair(images: Tensor<4>, config: &MimoConfig, seed: Seed) -> MimoBatch {
         images.clone().select(0, Tensor::from_data(index.as_slice(), &images.device()))
     });
     MimoBatch { images: Tensor::cat(parts.collect(), 3), sources }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn images_are_paired_and_some_are_replicated() {
+        let device = Device::flex();
+        let rows: Vec<f32> = (0..200).map(|row| row as f32).collect();
+        let images = Tensor::<1>::from_floats(rows.as_slice(), &device).reshape([200, 1, 1, 1]);
+        for (input_replication, low, high) in [(0.0, 0, 8), (0.5, 160, 240), (1.0, 400, 400)] {
+            let config = MimoConfig { members: 2, input_replication, batch_repetition: 2 };
+            let batch = pair(images.clone(), &config, Seed::new(4));
+            assert_eq!(batch.images.dims(), [400, 1, 1, 2]);
+            let pairs = batch.sources[0].iter().zip(&batch.sources[1]);
+            let same = pairs.filter(|(a, b)| a == b).count();
+            assert!((low..=high).contains(&same), "{input_replication}: {same}");
+            // Every row of a member's sources is the image that it sees.
+            let seen = batch.images.reshape([400, 2]).swap_dims(0, 1);
+            let seen: Vec<f32> = seen.try_into_vec_as().unwrap();
+            let sources = batch.sources.iter().flatten();
+            assert!(seen.iter().zip(sources).all(|(image, row)| *image == *row as f32));
+        }
+    }
 }

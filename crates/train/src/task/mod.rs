@@ -18,8 +18,8 @@ use omma_report::Page;
 use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
 
-pub use self::scores::{Measure, Scores, Unit};
 use self::classification::Classification;
+pub use self::scores::{Measure, Scores, Unit};
 use crate::{error::Result, recipe::Recipe, resolved::Splits, trainer::Stop};
 
 /// The tasks by name, as a recipe says it.
@@ -42,9 +42,7 @@ impl TaskKind {
     /// What batches hold besides images.
     pub(crate) fn targets(self, recipe: &Recipe) -> TargetKind {
         match self {
-            Self::Classification => {
-                TargetKind::Classes { smoothing: recipe.train.label_smoothing }
-            }
+            Self::Classification => TargetKind::Classes { smoothing: recipe.train.label_smoothing },
         }
     }
 }

@@ -19,8 +19,8 @@ use omma_model::{ModelError, VisionTransformer, checkpoint};
 use omma_routing::RoutingError;
 
 pub(crate) use self::{average::Average, weights::Weights};
-pub use self::{finish::TrainingResult, stop::Stop};
 use self::{divergence::Divergence, interval::Interval, shards::Shards, step::Pass};
+pub use self::{finish::TrainingResult, stop::Stop};
 
 use crate::{
     error::{Result, TrainError},
@@ -253,8 +253,7 @@ impl Trainer {
             gradients: &sum.gradients,
         }
         .check(&self.last_good())?;
-        let rate =
-            recipe.optimiser.learning_rate * recipe.schedule.share(step, self.outline.steps);
+        let rate = recipe.optimiser.learning_rate * recipe.schedule.share(step, self.outline.steps);
         self.optimiser.step(rate, &mut self.weights.values, &sum.gradients);
         self.model = self.weights.put(self.model.clone())?;
         if let Some(average) = &mut self.average {
@@ -318,7 +317,8 @@ impl Trainer {
             every => every,
         };
         let due = self.is_last() || step.is_multiple_of(every);
-        if self.resolved.data.validation.is_empty() || !due || self.progress.evaluated == Some(step) {
+        if self.resolved.data.validation.is_empty() || !due || self.progress.evaluated == Some(step)
+        {
             return Ok(false);
         }
         // Until it is done, it is still to be done.
@@ -337,8 +337,7 @@ impl Trainer {
         observer.evaluated(&record);
         self.progress.evaluated = Some(step);
         let (Some(measure), Some(score)) = (decides, score) else { return Ok(false) };
-        let improved =
-            self.progress.best.is_none_or(|best| measure.is_better(score, best.score));
+        let improved = self.progress.best.is_none_or(|best| measure.is_better(score, best.score));
         if improved {
             self.progress.best = Some(Best { step, score });
         }

@@ -119,7 +119,10 @@ mod tests {
         let pool = || rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         let found = |lanes: usize| -> Vec<_> {
             let shards = Shards { lanes: (0..lanes).map(|_| pool()).collect() };
-            let passes = shards.run(task.as_ref(), &model, parts(5), &device).into_iter().map(Result::unwrap);
+            let passes = shards
+                .run(task.as_ref(), &model, parts(5), &device)
+                .into_iter()
+                .map(Result::unwrap);
             passes.map(|mut p| (p.gradients, p.loss, p.scores, p.routing.take())).collect()
         };
         let one_by_one = found(0);

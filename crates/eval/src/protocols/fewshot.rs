@@ -1,4 +1,5 @@
-//! Shots, seeds, and what becomes of an ensemble's representations (paper 000 App. A.5.1).
+//! How much frozen features know about classes, from a few images of each (paper 000 App. A.5): shots,
+//! draws, and what becomes of an ensemble's representations (App. A.5.1).
 
 use std::sync::Arc;
 
@@ -7,12 +8,12 @@ use omma_data::{Selection, Shared};
 use rand::seq::SliceRandom;
 use serde::Serialize;
 
-use super::{Probe, Support};
 use crate::{
     error::{EvalError, Result},
-    metrics::{Estimate, largest},
+    metrics::Estimate,
+    probe::{Probe, Support, count_right},
     stream::{Images, Watcher},
-    system::{Said, System},
+    system::{Outputs, System},
 };
 
 /// What is asked.
@@ -20,7 +21,7 @@ use crate::{
 pub struct FewShotProtocol {
     /// Training images, from which shots are drawn.
     pub train: Images,
-    /// Test images.
+    /// What the probes are judged by.
     pub test: Images,
     /// Images per class, each a run of its own.
     pub shots: Vec<usize>,
@@ -105,19 +106,13 @@ fn features(
     watcher: &mut dyn Watcher,
     mut each: impl FnMut(Features),
 ) -> Result<()> {
-    images.batches(system, batch, watcher, |batch| {
-        let said = system.features(batch)?;
-        if let Some(image) = said.iter().find_map(Said::first_broken) {
-            let (model, data) = (system.name(), images.name.clone());
-            return Err(EvalError::NotFinite { model, data, index: batch.indices[image] });
+    images.batches(system.pixels(), batch, watcher, |batch| {
+        let outputs = system.features(batch)?;
+        for model in &outputs {
+            images.check(system, batch, model)?;
         }
-        let member = |said: &Said| -> Vec<Vec<f32>> {
-            (0..said.members).map(|member| said.by(member).to_vec()).collect()
-        };
-        each(Features {
-            members: said.iter().flat_map(member).collect(),
-            labels: batch.labels().to_vec(),
-        });
+        let members = outputs.iter().flat_map(Outputs::by_member).map(<[f32]>::to_vec).collect();
+        each(Features { members, labels: batch.labels().to_vec() });
         Ok(())
     })
 }
@@ -167,8 +162,8 @@ pub fn few_shot(
             for (probe, right) in &mut one.joint {
                 *right += count_right(&probe.scores(&joint), classes, &batch.labels);
             }
-            let said = mean_scores(&one.disjoint, &batch);
-            one.disjoint_right += count_right(&said, classes, &batch.labels);
+            let scores = summed_scores(&one.disjoint, &batch);
+            one.disjoint_right += count_right(&scores, classes, &batch.labels);
         }
     })?;
     let share = |right: usize| right as f64 / samples.max(1) as f64;
@@ -247,11 +242,11 @@ fn draw(
     };
     let support = gather(format!("{shots} shots, draw {}", number + 1), support)?;
     let choosing = gather("images that choose the regularisation".to_owned(), choosing)?;
-    let classes = by_class.len();
-    let members = support.members.iter();
-    let disjoint = members.map(|member| Support::new(member, &support.labels, classes));
+    let whitened =
+        |features: &[f32]| Support::new(features, &support.labels, by_class.len(), system.device());
+    let disjoint = support.members.iter().map(|member| whitened(member));
     Ok(Draw {
-        joint: Support::new(&support.joint(), &support.labels, classes)?,
+        joint: whitened(&support.joint())?,
         disjoint: disjoint.collect::<Result<_, _>>()?,
         choosing,
     })
@@ -262,7 +257,6 @@ fn start<'a>(draw: &'a Draw, l2: &[f64]) -> Result<Running<'a>> {
     let (features, labels) = (draw.choosing.joint(), &draw.choosing.labels);
     let accuracies: Vec<f64> =
         joint.iter().map(|probe| probe.accuracy(&features, labels)).collect();
-    // Several strengths are often equally good; the middle one of these is the safest.
     let chosen = middle_best(&accuracies);
     let best_alone = |(support, features): (&'a Support, &Vec<f32>)| -> Result<Probe<'a>> {
         let probes: Vec<Probe> =
@@ -281,15 +275,16 @@ fn start<'a>(draw: &'a Draw, l2: &[f64]) -> Result<Running<'a>> {
     })
 }
 
-/// The middle one of the places of the largest value.
+/// The middle one of the places of the largest value: several strengths are often equally good, and
+/// the one in the middle is the safest.
 fn middle_best(values: &[f64]) -> usize {
     let best = values.iter().copied().fold(f64::MIN, f64::max);
     let places: Vec<usize> = (0..values.len()).filter(|place| values[*place] == best).collect();
     places.get(places.len() / 2).copied().unwrap_or(0)
 }
 
-/// `[N, classes]`: the mean of the members' scores.
-fn mean_scores(probes: &[Probe], batch: &Features) -> Vec<f64> {
+/// `[N, classes]`: the sum of the members' scores, which decides as their mean does.
+fn summed_scores(probes: &[Probe], batch: &Features) -> Vec<f64> {
     let mut sum: Vec<f64> = Vec::new();
     for (probe, features) in probes.iter().zip(&batch.members) {
         let scores = probe.scores(features);
@@ -297,9 +292,4 @@ fn mean_scores(probes: &[Probe], batch: &Features) -> Vec<f64> {
         sum.iter_mut().zip(scores).for_each(|(sum, score)| *sum += score);
     }
     sum
-}
-
-fn count_right(scores: &[f64], classes: usize, labels: &[usize]) -> usize {
-    let said = scores.chunks_exact(classes).map(largest);
-    said.zip(labels).filter(|(said, label)| said == *label).count()
 }

@@ -1,26 +1,39 @@
 //! Temperature scaling (Guo et al. 2017): one number that all logits are divided by, fitted on images
 //! that the model has not learned from.
 
+use omma_data::Selection;
+use omma_report::Series;
 use serde::{Deserialize, Serialize};
 
-use crate::tally::{ReliabilityBin, Summary, average};
+use super::test::{TestRecord, reliability, series};
+use crate::{
+    error::Result,
+    metrics::{Scores, mean_softmax},
+    report::{Draft, SCORES, score_row},
+    stream::{Images, Watcher},
+    summary::{Binning, ReliabilityBin, Summary},
+    system::System,
+};
+
+/// A temperature is fitted on at most so many images, since their logits are kept.
+const MOST_IMAGES: usize = 5_000;
 
 /// The logits of all members for some images, and the labels of these.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Validation {
+struct Validation {
     members: usize,
     logits: Vec<f32>,
     labels: Vec<usize>,
 }
 
-/// What scaling makes of an evaluation.
+/// What scaling makes of the test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TemperatureRecord {
     /// What logits are divided by.
     pub value: f64,
     /// Images that it was fitted on.
     pub fitted_on: usize,
-    /// The scores with it.
+    /// Scores of the test images with it.
     #[serde(flatten)]
     pub summary: Summary,
     /// The reliability diagram with it.
@@ -40,17 +53,72 @@ impl TemperatureRecord {
         let close = |end: f64| (self.value.ln() - end).abs() < 10.0 * PRECISION;
         close(RANGE.0) || close(RANGE.1)
     }
+
+    /// The test's scores and its reliability, as they are and scaled.
+    pub(crate) fn section(&self, draft: Draft, test: &TestRecord) -> Draft {
+        let text = format!(
+            "All logits divided by {:.3}, which was fitted on {} held-out images.",
+            self.value, self.fitted_on
+        );
+        let rows = [score_row("as it is", &test.summary), score_row("scaled", &self.summary)];
+        let scaled = Series { dashed: true, ..series("scaled", &self.reliability) };
+        let diagram = reliability(vec![test.reliability_series(), scaled]);
+        draft
+            .add(|page| page.section("Temperature scaling").text(&text).table(&SCORES, &rows))
+            .figures(vec![("reliability-scaled".to_owned(), diagram)])
+    }
+}
+
+/// Scores of the test images at a fitted temperature, summed as predictions come.
+pub(super) struct Scaled {
+    value: f64,
+    fitted_on: usize,
+    binning: Binning,
+    scores: Scores,
+}
+
+impl Scaled {
+    /// Fits a temperature on images that the models have not learned from.
+    pub(super) fn fit(
+        system: &System,
+        images: &Images,
+        binning: Binning,
+        batch: usize,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Self> {
+        system.check_classes(&images.name, images.data.classes().len())?;
+        let data = Selection::spread(&images.data, MOST_IMAGES);
+        let images = Images { data, ..images.clone() };
+        watcher.begins("held-out images, for the temperature", images.data.len());
+        let mut validation = Validation::default();
+        images.logits(system, batch, watcher, |logits, label| validation.add(logits, label))?;
+        let (value, fitted_on) = (validation.fit(), validation.len());
+        Ok(Self { value, fitted_on, binning, scores: binning.scores() })
+    }
+
+    /// - `logits`: `[M]` of `[classes]`
+    pub(super) fn add(&mut self, logits: &[&[f32]], label: usize) {
+        self.scores.add(&mean_softmax(logits, self.value), label);
+    }
+
+    pub(super) fn record(self) -> TemperatureRecord {
+        TemperatureRecord {
+            value: self.value,
+            fitted_on: self.fitted_on,
+            summary: self.binning.summary(&self.scores),
+            reliability: self.binning.reliability(&self.scores),
+        }
+    }
 }
 
 impl Validation {
-    /// Adds what the members say of one image.
-    pub(crate) fn add(&mut self, logits: &[&[f32]], label: usize) {
+    fn add(&mut self, logits: &[&[f32]], label: usize) {
         self.members = logits.len();
         logits.iter().for_each(|logits| self.logits.extend_from_slice(logits));
         self.labels.push(label);
     }
 
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.labels.len()
     }
 
@@ -62,7 +130,7 @@ impl Validation {
         let sum: f64 = images
             .map(|(logits, label)| {
                 let members: Vec<&[f32]> = logits.chunks_exact(classes).collect();
-                -average(&members, temperature)[*label].max(f64::MIN_POSITIVE).ln()
+                -mean_softmax(&members, temperature)[*label].max(f64::MIN_POSITIVE).ln()
             })
             .sum();
         sum / self.labels.len().max(1) as f64
@@ -70,7 +138,7 @@ impl Validation {
 
     /// The temperature of the least NLL. The NLL of one model has a single minimum in `1/T`; that of an
     /// average need not, so the whole range is looked at before a golden-section search.
-    pub(crate) fn fit(&self) -> f64 {
+    fn fit(&self) -> f64 {
         let at = |step: usize| RANGE.0 + (RANGE.1 - RANGE.0) * step as f64 / (COARSE - 1) as f64;
         let cost = |logarithm: f64| self.nll(logarithm.exp());
         let coarse: Vec<f64> = (0..COARSE).map(|step| cost(at(step))).collect();

@@ -1,0 +1,135 @@
+//! What is asked of a system, one file per question, with its record and its part of the page.
+//!
+//! | file | question |
+//! |---|---|
+//! | `test.rs` | how good are predictions, of the system, of its members, of every class? |
+//! | `temperature.rs` | how well calibrated could they be? |
+//! | `shift.rs` | and on corrupted images? |
+//! | `ood.rs` | are out-of-distribution images told from the test images? |
+//! | `fewshot.rs` | what do frozen features know about classes? |
+//! | `linear.rs` | how far does a linear classifier on pixels come? |
+//! | `mod.rs` | the first four as one protocol, and the record of it, `eval.json` |
+
+pub(crate) mod fewshot;
+pub(crate) mod linear;
+pub(crate) mod ood;
+pub(crate) mod shift;
+pub(crate) mod temperature;
+pub(crate) mod test;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use self::{
+    ood::{OodProtocol, OodRecord, OodScore, detect},
+    shift::{Shift, ShiftProtocol, shift},
+    temperature::{Scaled, TemperatureRecord},
+    test::{Test, TestProtocol, TestRecord},
+};
+use crate::{
+    error::Result,
+    stream::{Images, Watcher},
+    summary::Binning,
+    system::{System, SystemCost, SystemKind},
+};
+
+/// What is asked.
+#[derive(Clone)]
+pub struct Protocol {
+    /// What the system is called.
+    pub label: String,
+    /// What tells its settings, all but the seed, from others.
+    pub fingerprint: String,
+    /// The test images.
+    pub test: Images,
+    /// Images that the models have not learned from and are not judged by, to fit a temperature on.
+    pub validation: Option<Images>,
+    /// Corruptions, if they are asked for.
+    pub shift: Option<ShiftProtocol>,
+    /// What is to be told from the test images.
+    pub ood: OodProtocol,
+    /// The bins of the calibration error.
+    pub binning: Binning,
+    /// Images per forward pass.
+    pub batch: usize,
+}
+
+/// Everything that was found; `eval.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// What the system is called.
+    pub label: String,
+    /// What tells its settings from others; evaluations of one label and fingerprint differ by their
+    /// seed alone.
+    pub fingerprint: String,
+    /// What other systems it can be compared with, and along which axis.
+    pub kind: SystemKind,
+    /// Names of the models that were judged.
+    pub models: Vec<String>,
+    /// Name of the data that they were judged by.
+    pub data: String,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// On the test images as they are.
+    #[serde(flatten)]
+    pub test: TestRecord,
+    /// The scores after temperature scaling.
+    pub temperature: Option<TemperatureRecord>,
+    /// Under corruptions.
+    pub shift: Option<Shift>,
+    /// Against out-of-distribution images, by data set.
+    pub ood: BTreeMap<String, OodRecord>,
+    /// What these were told by.
+    pub ood_score: OodScore,
+    /// What one image costs.
+    pub cost: SystemCost,
+    /// The most memory that the process held, where the system says it.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+/// Judges a system.
+pub fn evaluate(
+    system: &System,
+    protocol: &Protocol,
+    watcher: &mut dyn Watcher,
+) -> Result<Evaluation> {
+    let &Protocol { binning, batch, .. } = protocol;
+    let classes = protocol.test.data.classes();
+    // Before a temperature takes its time.
+    system.check_classes(&protocol.test.name, classes.len())?;
+    let mut scaled = match &protocol.validation {
+        Some(images) => Some(Scaled::fit(system, images, binning, batch, watcher)?),
+        None => None,
+    };
+    let asked = TestProtocol { binning, batch };
+    let mut in_distribution = Vec::new();
+    let test = Test::observed(system, &protocol.test, asked, watcher, |seen| {
+        if let Some(scaled) = &mut scaled {
+            scaled.add(seen.logits, seen.label);
+        }
+        if !protocol.ood.sets.is_empty() {
+            in_distribution.push(protocol.ood.score.of(seen.logits, seen.probabilities));
+        }
+    })?;
+    let ood = detect(system, &protocol.ood, &in_distribution, batch, watcher)?;
+    let shift = match protocol.shift {
+        Some(corruptions) => Some(shift(system, &protocol.test, corruptions, asked, watcher)?),
+        None => None,
+    };
+    Ok(Evaluation {
+        label: protocol.label.clone(),
+        fingerprint: protocol.fingerprint.clone(),
+        kind: system.kind(),
+        models: system.names().to_vec(),
+        data: protocol.test.name.clone(),
+        classes: classes.to_vec(),
+        test: test.record,
+        temperature: scaled.map(Scaled::record),
+        shift,
+        ood,
+        ood_score: protocol.ood.score,
+        cost: system.cost()?,
+        peak_rss_bytes: omma_base::memory::peak(),
+    })
+}

@@ -1,0 +1,267 @@
+//! Telling out-of-distribution images from the test images by a system's outputs.
+//!
+//! An out-of-distribution image is the positive case, as in the reference's tables (paper 000 App. L.5):
+//! a detector with a score above every in-distribution image has AUROC and AUPR 1 and no false
+//! positives.
+
+use std::collections::BTreeMap;
+
+use omma_report::{Lines, Series};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::Result,
+    metrics::{Curve, Detection, entropy, log_sum_exp, mean_softmax},
+    report::{Draft, Fact, Figure, file_name, percent},
+    stream::{Images, Watcher},
+    system::System,
+};
+
+/// What is to be told from the test images, and by what.
+#[derive(Clone, Default)]
+pub struct OodProtocol {
+    /// Out-of-distribution data sets, each with a name of its own.
+    pub sets: Vec<Images>,
+    /// How far out of the distribution an image is.
+    pub score: OodScore,
+}
+
+/// How far out of the distribution an image is taken to be; more for less confidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OodScore {
+    /// One minus the largest probability (Hendrycks & Gimpel 2017).
+    #[default]
+    MaxProbability,
+    /// Entropy of the probabilities, in nats.
+    Entropy,
+    /// Minus the logarithm of the sum of the exponentials of the logits, mean over members (Liu et al.
+    /// 2020).
+    Energy,
+}
+
+impl OodScore {
+    /// - `logits`: `[M]` of `[classes]`
+    /// - `probabilities`: `[classes]`, the mean of the members'
+    pub(super) fn of(self, logits: &[&[f32]], probabilities: &[f64]) -> f64 {
+        match self {
+            Self::MaxProbability => 1.0 - probabilities.iter().copied().fold(0.0, f64::max),
+            Self::Entropy => entropy(probabilities),
+            Self::Energy => {
+                let sum: f64 = logits.iter().map(|logits| -log_sum_exp(logits)).sum();
+                sum / logits.len().max(1) as f64
+            }
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::MaxProbability => "one minus the largest probability",
+            Self::Entropy => "the entropy of the probabilities",
+            Self::Energy => "the energy of the logits",
+        }
+    }
+}
+
+/// How well an out-of-distribution data set is told from the test images.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OodRecord {
+    /// Out-of-distribution images.
+    pub samples: usize,
+    /// Area under the ROC curve.
+    pub auroc: f64,
+    /// Average precision.
+    pub aupr: f64,
+    /// False-positive rate where 95 % of the out-of-distribution images are found.
+    pub fpr95: f64,
+    /// Mean score of the out-of-distribution images.
+    pub mean_score: f64,
+    /// Points of the ROC curve, `(false-positive rate, true-positive rate)`.
+    pub roc: Vec<(f64, f64)>,
+    /// Edges of the bins of both histograms, one more than bins.
+    pub edges: Vec<f64>,
+    /// Share of the out-of-distribution images in every bin.
+    #[serde(alias = "outside")]
+    pub out_of_distribution: Vec<f64>,
+    /// Share of the test images in every bin.
+    #[serde(alias = "inside")]
+    pub in_distribution: Vec<f64>,
+}
+
+/// Every data set against the test images.
+///
+/// - `in_distribution`: the scores of the test images
+pub(super) fn detect(
+    system: &System,
+    protocol: &OodProtocol,
+    in_distribution: &[f64],
+    batch: usize,
+    watcher: &mut dyn Watcher,
+) -> Result<BTreeMap<String, OodRecord>> {
+    let mut records = BTreeMap::new();
+    for images in &protocol.sets {
+        watcher.begins(&images.name, images.data.len());
+        let mut scores = Vec::new();
+        images.logits(system, batch, watcher, |logits, _| {
+            scores.push(protocol.score.of(logits, &mean_softmax(logits, 1.0)));
+        })?;
+        let record = OodRecord::new(&scores, in_distribution);
+        records.extend(record.map(|record| (images.name.clone(), record)));
+    }
+    Ok(records)
+}
+
+/// Points of a ROC curve that are kept.
+const ROC_POINTS: usize = 200;
+/// Bins of the histograms.
+const BINS: usize = 40;
+
+impl OodRecord {
+    /// From the scores of both sets; nothing if one of them is empty.
+    pub fn new(out_of_distribution: &[f64], in_distribution: &[f64]) -> Option<Self> {
+        let Detection { auroc, aupr, fpr95 } = Detection::of(out_of_distribution, in_distribution)?;
+        let curve = Curve::of(out_of_distribution, in_distribution).0;
+        let every = curve.len().div_ceil(ROC_POINTS).max(1);
+        let mut roc: Vec<(f64, f64)> = curve.iter().copied().step_by(every).collect();
+        if roc.last() != curve.last() {
+            roc.extend(curve.last());
+        }
+        let all = || out_of_distribution.iter().chain(in_distribution).copied();
+        let (low, high) = (all().fold(f64::MAX, f64::min), all().fold(f64::MIN, f64::max));
+        let width = ((high - low) / BINS as f64).max(f64::MIN_POSITIVE);
+        let shares = |scores: &[f64]| {
+            let mut counts = vec![0.0; BINS];
+            for score in scores {
+                counts[(((score - low) / width) as usize).min(BINS - 1)] += 1.0;
+            }
+            counts.iter_mut().for_each(|count| *count /= scores.len() as f64);
+            counts
+        };
+        Some(Self {
+            samples: out_of_distribution.len(),
+            auroc,
+            aupr,
+            fpr95,
+            mean_score: out_of_distribution.iter().sum::<f64>() / out_of_distribution.len() as f64,
+            roc,
+            edges: (0..=BINS).map(|edge| low + width * edge as f64).collect(),
+            out_of_distribution: shares(out_of_distribution),
+            in_distribution: shares(in_distribution),
+        })
+    }
+
+    /// Both histograms in one figure.
+    fn histograms(&self, name: &str) -> String {
+        let steps = |shares: &[f64]| -> Vec<(f64, f64)> {
+            let edges = self.edges.iter().zip(shares);
+            let mut points: Vec<(f64, f64)> =
+                edges.map(|(edge, share)| (*edge, 100.0 * share)).collect();
+            if let (Some(end), Some(share)) = (self.edges.last(), shares.last()) {
+                points.push((*end, 100.0 * share));
+            }
+            points
+        };
+        let series = |label: &str, shares: &[f64]| Series {
+            steps: true,
+            ..Series::new(label, steps(shares))
+        };
+        Lines {
+            title: format!("Scores of {name}"),
+            x_label: "score: further out of the distribution to the right".to_owned(),
+            y_label: "% of the images".to_owned(),
+            series: vec![
+                series("test images", &self.in_distribution),
+                series(name, &self.out_of_distribution),
+            ],
+            ..Lines::default()
+        }
+        .svg()
+    }
+}
+
+/// The data set that is hardest to tell.
+pub(crate) fn fact(records: &BTreeMap<String, OodRecord>) -> Option<Fact> {
+    let (name, record) = records.iter().min_by(|a, b| a.1.auroc.total_cmp(&b.1.auroc))?;
+    Some(("Lowest AUROC", format!("{:.3}", record.auroc), format!("against {name}")))
+}
+
+/// Nothing without records.
+pub(crate) fn section(
+    draft: Draft,
+    records: &BTreeMap<String, OodRecord>,
+    score: OodScore,
+) -> Draft {
+    if records.is_empty() {
+        return draft;
+    }
+    let text = format!(
+        "How well images of another kind are told from the test images by {}. They are the positive \
+         case.",
+        score.in_words()
+    );
+    let row = |(name, record): (&String, &OodRecord)| {
+        vec![
+            name.clone(),
+            record.samples.to_string(),
+            format!("{:.4}", record.auroc),
+            format!("{:.4}", record.aupr),
+            percent(record.fpr95),
+        ]
+    };
+    let rows: Vec<Vec<String>> = records.iter().map(row).collect();
+    let curve = |(name, record): (&String, &OodRecord)| Series::new(name, record.roc.clone());
+    let roc = Lines {
+        title: "ROC".to_owned(),
+        x_label: "test images taken for out-of-distribution".to_owned(),
+        y_label: "out-of-distribution images that are found".to_owned(),
+        series: records.iter().map(curve).collect(),
+        x_range: Some((0.0, 1.0)),
+        y_range: Some((0.0, 1.0)),
+        diagonal: Some("chance".to_owned()),
+        ..Lines::default()
+    };
+    let mut figures: Vec<Figure> = vec![("ood-roc".to_owned(), roc.svg())];
+    figures.extend(records.iter().map(|(name, record)| {
+        (format!("ood-scores-{}", file_name(name)), record.histograms(name))
+    }));
+    let header = ["data", "images", "AUROC", "AUPR", "FPR at 95 % TPR"];
+    draft
+        .add(|page| page.section("Out-of-distribution images").text(&text).table(&header, &rows))
+        .figures(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(score: OodScore, logits: &[&[f32]]) -> f64 {
+        score.of(logits, &mean_softmax(logits, 1.0))
+    }
+
+    #[test]
+    fn less_confidence_scores_higher() {
+        let (high, low) = ([9.0_f32, 0.0, 0.0], [1.0_f32, 0.9, 0.8]);
+        for score in [OodScore::MaxProbability, OodScore::Entropy, OodScore::Energy] {
+            assert!(of(score, &[&low]) > of(score, &[&high]), "{score:?}");
+        }
+        assert!((of(OodScore::Entropy, &[&[2.0_f32; 8]]) - 8_f64.ln()).abs() < 1e-12);
+        let both = of(OodScore::MaxProbability, &[&[50.0, 0.0], &[0.0, 50.0]]);
+        assert!((both - 0.5).abs() < 1e-12, "members that contradict each other have none: {both}");
+    }
+
+    #[test]
+    fn records_hold_a_curve_and_two_histograms() {
+        let far: Vec<f64> = (0..1000).map(|i| f64::from(i) / 1000.0).collect();
+        let near: Vec<f64> = (0..3000).map(|i| f64::from(i) / 6000.0).collect();
+        let record = OodRecord::new(&far, &near).unwrap();
+        assert!(record.roc.len() <= ROC_POINTS + 1);
+        assert_eq!((record.roc[0], *record.roc.last().unwrap()), ((0.0, 0.0), (1.0, 1.0)));
+        for shares in [&record.out_of_distribution, &record.in_distribution] {
+            assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        }
+        assert!((record.auroc - 0.75).abs() < 1e-3);
+        let same = OodRecord::new(&[0.5; 3], &[0.5; 4]).unwrap();
+        assert_eq!((same.auroc, same.in_distribution[0]), (0.5, 1.0));
+        assert_eq!(OodRecord::new(&[], &[1.0]), None);
+    }
+}
