@@ -7,18 +7,18 @@ use crate::{error::Result, picture::Picture};
 /// One image and what is known about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// The image.
+    /// As large as it was stored.
     pub picture: Picture,
-    /// The number of its class.
+    /// Its place in the names of the classes.
     pub label: usize,
     /// What it shows, in words.
     pub caption: Option<String>,
-    /// `[height, width]`: what every pixel belongs to; 0 is the background.
+    /// `[H, W]` of the picture: the class of every pixel. In the built-in world, 0 is the background.
     pub mask: Option<Vec<u8>>,
 }
 
 impl Sample {
-    /// An image of a class.
+    /// An image of which no more than its class is known.
     pub fn new(picture: Picture, label: usize) -> Self {
         Self { picture, label, caption: None, mask: None }
     }
@@ -29,7 +29,7 @@ pub trait Dataset: Send + Sync {
     /// Names of the classes; a label is a place in it.
     fn classes(&self) -> &[String];
 
-    /// How many samples there are.
+    /// Samples; their indices are below it.
     fn len(&self) -> usize;
 
     /// Whether there are none.
@@ -44,10 +44,10 @@ pub trait Dataset: Send + Sync {
     fn get(&self, index: usize) -> Result<Sample>;
 }
 
-/// A data set in use by several threads.
+/// A data set as loaders and their threads hold it.
 pub type Shared = Arc<dyn Dataset>;
 
-/// What part of the data.
+/// What images are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     /// To learn from.
@@ -57,7 +57,7 @@ pub enum Split {
 }
 
 impl Split {
-    /// In words.
+    /// As it is called in messages; the built-in world's seeds depend on it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "training",

@@ -5,10 +5,10 @@ use std::{io, path::PathBuf};
 use omma_base::Resolution;
 use thiserror::Error;
 
-/// A result of this crate.
+/// With what can go wrong with data.
 pub type Result<T, E = DataError> = std::result::Result<T, E>;
 
-/// What can go wrong.
+/// Every message names the file or the sample that it is about.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "every message says what its fields are")]

@@ -27,7 +27,7 @@ pub struct Picture {
     pub width: usize,
     /// Pixels down.
     pub height: usize,
-    /// `[height, width, 3]`.
+    /// `[H, W, 3]`
     pub pixels: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ impl Picture {
         Self { width, height, pixels }
     }
 
-    /// From planes of grey, every channel the same.
+    /// Every channel is the same plane, `[H, W]`.
     pub(crate) fn from_grey(width: usize, height: usize, grey: &[u8]) -> Self {
         let pixels = grey.iter().flat_map(|value| [*value; 3]).collect();
         Self { width, height, pixels }
@@ -74,14 +74,14 @@ impl Picture {
         Ok(Self { width: width as usize, height: height as usize, pixels: decoded.into_raw() })
     }
 
-    /// Reads a file.
+    /// Reads a file, unless it is larger than any image that would be decoded.
     pub fn open(path: &Path) -> Result<Self> {
         let most = Limits::current().pixels.saturating_mul(LARGEST_PIXEL).saturating_add(AROUND);
         let bytes = read_regular(path, most).map_err(DataError::io(path))?;
         Self::decode(&bytes, path)
     }
 
-    /// Writes a PNG file.
+    /// Loses nothing, unlike JPEG.
     pub fn save_png(&self, path: &Path) -> Result<()> {
         let fault = |why: String| DataError::Format { path: path.into(), why };
         image::save_buffer_with_format(
@@ -95,13 +95,13 @@ impl Picture {
         .map_err(|error| fault(error.to_string()))
     }
 
-    /// The channels of a pixel.
+    /// Red, green and blue at a place.
     pub fn at(&self, x: usize, y: usize) -> [u8; 3] {
         let start = (y * self.width + x) * 3;
         [self.pixels[start], self.pixels[start + 1], self.pixels[start + 2]]
     }
 
-    /// How large it is.
+    /// Its sides as loaders speak of them.
     pub fn resolution(&self) -> Resolution {
         Resolution::new(self.height, self.width)
     }

@@ -13,7 +13,7 @@ use omma_base::Seed;
 
 use crate::picture::Picture;
 
-/// What happens to an image.
+/// One way in which images go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are those of the benchmark")]
 pub enum Corruption {
@@ -38,7 +38,7 @@ pub enum Corruption {
 pub const SEVERITIES: usize = 5;
 
 impl Corruption {
-    /// All fifteen.
+    /// In the benchmark's order: noise, blur, weather, digital.
     pub const ALL: [Self; 15] = [
         Self::GaussianNoise,
         Self::ShotNoise,

@@ -262,7 +262,8 @@ mod tests {
                 ..DataSpec::named(name)
             };
             let train = open(&spec, Split::Train).unwrap();
-            assert_eq!((train.len(), train.get(0).unwrap().picture.width), (7, 40));
+            let picture = train.get(0).unwrap().picture;
+            assert_eq!((train.len(), picture.resolution()), (7, spec.resolution));
             assert_eq!(open(&spec, Split::Test).unwrap().len(), 2000);
         }
         for spec in [

@@ -3,12 +3,14 @@
 
 mod bad_files;
 mod eval;
+mod options;
 mod train;
 mod workers;
 
 pub use self::{
     eval::{Change, EvalLoader},
-    train::{Cursor, TrainLoader, TrainOptions},
+    options::TrainOptions,
+    train::{Cursor, TrainLoader},
 };
 
 use omma_base::Resolution;
@@ -24,7 +26,7 @@ pub struct Batch {
     pub targets: Targets,
     /// `[B]`: which sample of the data set every image is.
     pub indices: Vec<usize>,
-    /// Of all its images.
+    /// `H` and `W`, which are those of all its images.
     pub resolution: Resolution,
 }
 
@@ -41,7 +43,7 @@ impl Batch {
         }
     }
 
-    /// Images in it.
+    /// `B`.
     pub fn len(&self) -> usize {
         self.indices.len()
     }

@@ -8,61 +8,15 @@ use std::{
 use omma_base::Seed;
 use rand::seq::SliceRandom;
 
-use super::{Batch, Pixels, bad_files::BadFiles, workers::Workers};
+use super::{Batch, bad_files::BadFiles, options::TrainOptions, workers::Workers};
 use crate::{
-    augment::{Augmentation, Mixing, mix},
+    augment::mix,
     dataset::{Sample, Shared},
     error::{DataError, Result},
-    targets::{TargetKind, Targets},
+    targets::Targets,
 };
 
-/// What happens to training images.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TrainOptions {
-    /// Images per batch.
-    pub batch: usize,
-    /// What pixels become.
-    pub pixels: Pixels,
-    /// What happens to every image.
-    pub augmentation: Augmentation,
-    /// What happens to every batch.
-    pub mixing: Mixing,
-    /// What is made of what is known about an image.
-    pub targets: TargetKind,
-    /// Batches that are made ahead.
-    pub prefetch: usize,
-    /// Threads that make them.
-    pub workers: usize,
-    /// The share of files that may be unreadable.
-    pub bad_share: f64,
-}
-
-impl TrainOptions {
-    fn check(&self) -> Result<()> {
-        let refuse = |what: &str| Err(DataError::Options(what.to_owned()));
-        if self.batch == 0 {
-            return refuse("a batch needs at least one image");
-        }
-        if self.pixels.resolution.shortest() == 0 {
-            return refuse("images need at least one pixel");
-        }
-        if !self.pixels.deviation.iter().all(|deviation| *deviation > 0.0) {
-            return refuse("the deviation of the pixels is above 0 in every channel");
-        }
-        let mixed = self.mixing.mixup > 0.0 || self.mixing.cutmix > 0.0;
-        match self.targets {
-            TargetKind::Classes { smoothing } if !(0.0..=1.0).contains(&smoothing) => {
-                refuse("label smoothing lies between 0 and 1")
-            }
-            TargetKind::Masks | TargetKind::Texts if mixed => {
-                refuse("mixup and CutMix mix classes; they do not go with masks or captions")
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Where a run is in its data.
+/// Where a run is in its data. All that it draws follows from here and the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// Batches that were taken since it began.
@@ -190,9 +144,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        augment::Crop,
+        augment::{Augmentation, Crop, Mixing},
         dataset::{Dataset, Split},
+        loader::Pixels,
         picture::Picture,
+        targets::TargetKind,
         world::{Variant, World},
     };
 
