@@ -1,6 +1,6 @@
 //! How large an image is.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +71,21 @@ impl From<Written> for Resolution {
     }
 }
 
+/// `224` for a square, or `224x320`.
+impl FromStr for Resolution {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let side = |text: &str| text.trim().parse::<usize>().ok();
+        let found = match text.split_once(['x', '×']) {
+            Some((height, width)) => side(height).zip(side(width)),
+            None => side(text).map(|side| (side, side)),
+        };
+        let (height, width) = found.ok_or("write a side such as 224, or HEIGHTxWIDTH")?;
+        Ok(Self { height, width })
+    }
+}
+
 /// `224 × 320`
 impl fmt::Display for Resolution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -93,5 +108,10 @@ mod tests {
             assert!(message.contains("[height, width]"), "{message}");
         }
         assert_eq!(Resolution::new(24, 39).patches(8), (3, 4));
+        assert_eq!("24x32".parse(), Ok(Resolution::new(24, 32)));
+        assert_eq!("24".parse(), Ok(Resolution::square(24)));
+        assert!(
+            ["", "x", "24x", "-1", "1x2x3"].iter().all(|text| text.parse::<Resolution>().is_err())
+        );
     }
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod device;
 mod interrupt;
 mod limits;
 mod progress;
@@ -27,6 +28,8 @@ static ALLOCATOR: Allocator = Allocator;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    device: device::DeviceArguments,
     #[command(flatten)]
     limits: limits::LimitArguments,
 }
@@ -60,19 +63,20 @@ fn main() -> ExitCode {
         .init();
     let arguments = Arguments::parse();
     arguments.limits.put();
+    let device = arguments.device.open();
     let result = match arguments.command {
-        Command::Train(command) => command.run(),
+        Command::Train(command) => command.run(&device),
         Command::Recipes(command) => command.run(),
-        Command::Eval(command) => command.run(),
-        Command::FewShot(command) => command.run(),
-        Command::Predict(command) => command.run(),
+        Command::Eval(command) => command.run(&device),
+        Command::FewShot(command) => command.run(&device),
+        Command::Predict(command) => command.run(&device),
         Command::Compare(command) => command.run(),
         Command::Study(command) => command.run(),
-        Command::Init(command) => command.run(),
+        Command::Init(command) => command.run(&device),
         Command::Cost(command) => command.run(),
-        Command::Convert(command) => command.run(),
-        Command::Upcycle(command) => command.run(),
-        Command::Adapt(command) => command.run(),
+        Command::Convert(command) => command.run(&device),
+        Command::Upcycle(command) => command.run(&device),
+        Command::Adapt(command) => command.run(&device),
         Command::Inspect(command) => command.run(),
     };
     match result {

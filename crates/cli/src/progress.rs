@@ -4,8 +4,9 @@ use std::{io::IsTerminal, time::Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use omma_base::text::visible;
+use omma_eval::routing::LayerHealth;
 use omma_train::{
-    LayerHealth, Observer, Plan,
+    Measure, Observer, Outline, Scores,
     logs::{EvaluationRecord, TrainRecord},
     run::Progress,
 };
@@ -19,6 +20,7 @@ const QUIET: f64 = 10.0;
 pub(crate) struct TrainingProgress {
     bar: Option<ProgressBar>,
     steps: u64,
+    measures: &'static [Measure],
     /// Step and moment of the last plain line, and of the start.
     started: (u64, Instant),
     last_line: Instant,
@@ -29,7 +31,7 @@ impl TrainingProgress {
     pub(crate) fn new() -> Self {
         let now = Instant::now();
         let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
-        Self { bar, steps: 0, started: (0, now), last_line: now, warned: Vec::new() }
+        Self { bar, steps: 0, measures: &[], started: (0, now), last_line: now, warned: Vec::new() }
     }
 
     /// A line that stays.
@@ -44,6 +46,14 @@ impl TrainingProgress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+
+    /// Scores in words.
+    fn shown(&self, scores: &Scores) -> String {
+        let shown = self.measures.iter().filter_map(|measure| {
+            Some(format!("{} {}", measure.title, measure.show(scores.get(measure.key)?)))
+        });
+        shown.collect::<Vec<_>>().join(", ")
     }
 
     fn remaining(&self, step: u64) -> String {
@@ -68,18 +78,19 @@ fn health(layers: &[LayerHealth]) -> String {
 }
 
 impl Observer for TrainingProgress {
-    fn started(&mut self, plan: &Plan, progress: &Progress) {
-        self.steps = plan.steps;
+    fn started(&mut self, outline: &Outline, progress: &Progress) {
+        self.steps = outline.steps;
+        self.measures = outline.measures;
         self.started = (progress.step, Instant::now());
         self.say(&format!(
             "{} parameters, {} multiply-adds per image; {} images to learn from, {} held out, {} for \
              the test; {} steps{}",
-            short(plan.parameters as u64),
-            short(plan.multiply_adds),
-            grouped(plan.train_images as u64),
-            grouped(plan.validation_images as u64),
-            grouped(plan.test_images as u64),
-            grouped(plan.steps),
+            short(outline.parameters as u64),
+            short(outline.multiply_adds),
+            grouped(outline.train_images as u64),
+            grouped(outline.validation_images as u64),
+            grouped(outline.test_images as u64),
+            grouped(outline.steps),
             match progress.step {
                 0 => String::new(),
                 step => format!(", going on after step {}", grouped(step)),
@@ -90,7 +101,7 @@ impl Observer for TrainingProgress {
             if let Ok(style) = style {
                 bar.set_style(style.progress_chars("━╸─"));
             }
-            bar.set_length(plan.steps);
+            bar.set_length(outline.steps);
             bar.set_position(progress.step);
         }
     }
@@ -103,9 +114,9 @@ impl Observer for TrainingProgress {
 
     fn logged(&mut self, record: &TrainRecord) {
         let text = format!(
-            "loss {:.3}  accuracy {:.1} %  {:.0} images/s  {} left{}",
+            "loss {:.3}  {}  {:.0} images/s  {} left{}",
             record.loss,
-            100.0 * record.accuracy,
+            self.shown(&record.scores),
             record.images_per_second,
             self.remaining(record.step),
             health(&record.routing)
@@ -134,12 +145,7 @@ impl Observer for TrainingProgress {
     }
 
     fn evaluated(&mut self, record: &EvaluationRecord) {
-        self.say(&format!(
-            "step {}: held-out accuracy {:.2} %, NLL {:.3}",
-            record.step,
-            100.0 * record.accuracy,
-            record.nll
-        ));
+        self.say(&format!("step {}: held-out {}", record.step, self.shown(&record.scores)));
     }
 
     fn doing(&mut self, what: &str) {

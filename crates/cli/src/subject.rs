@@ -33,17 +33,16 @@ pub(crate) struct Candidate {
 impl Candidate {
     /// Reads a run's model (of an unfinished run the best checkpoint so far), one of our checkpoints,
     /// or one of another project.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let device = Device::flex();
+    pub(crate) fn read(path: &Path, device: &Device) -> Result<Self> {
         if !path.join("recipe.toml").is_file() {
-            let model = load_any(path, &device)?;
+            let model = load_any(path, device)?;
             let (path, recipe, classes) = (path.to_owned(), None, None);
             return Ok(Self { path, model, recipe, classes, unfinished: false });
         }
         let (run, recipe) = RunFolder::open(path)?;
         let unfinished = !run.is_finished();
         let model = match unfinished {
-            false => load_any(path, &device)?,
+            false => load_any(path, device)?,
             true => {
                 let checkpoints = run.checkpoints();
                 let best = checkpoints.best()?.map(|best| best.step);
@@ -51,10 +50,10 @@ impl Candidate {
                     bail!("{} has not come to its first checkpoint yet", path.display());
                 };
                 note(format!("{} is not finished; taking step {step}", path.display()));
-                load_any(&checkpoints.at(step), &device)?
+                load_any(&checkpoints.at(step), device)?
             }
         };
-        let classes = class_names(&run.file("classes.json"), model.config().classes)?;
+        let classes = class_names(&run.file("classes.json"), model.config().classes())?;
         Ok(Self { path: path.to_owned(), model, recipe: Some(recipe), classes, unfinished })
     }
 
@@ -113,9 +112,9 @@ pub(crate) fn check_distinct(paths: &[PathBuf]) -> Result<()> {
 }
 
 /// All candidates as one system.
-pub(crate) fn system(candidates: Vec<Candidate>) -> Result<System> {
+pub(crate) fn system(candidates: Vec<Candidate>, device: &Device) -> Result<System> {
     let named = candidates.into_iter().map(|candidate| (candidate.name(), candidate.model));
-    Ok(System::new(named.collect(), &Device::flex())?)
+    Ok(System::new(named.collect(), device)?)
 }
 
 /// The data of an evaluation.
@@ -129,8 +128,8 @@ impl Data {
     /// What the user names, or else what the runs were trained on.
     pub(crate) fn of(named: Option<&str>, candidates: &[Candidate]) -> Result<Self> {
         let first = candidates.first().and_then(|candidate| candidate.recipe.as_ref());
-        let side = candidates.first().map_or(32, |one| one.model.config().resolution);
-        let resolution = Resolution::square(side);
+        let resolution = candidates.first().map(|one| one.model.config().image.resolution);
+        let resolution = resolution.unwrap_or(Resolution::square(32));
         let same = |recipe: &&Recipe| {
             named.is_none_or(|name| whole_name(name) == whole_name(&recipe.data.name))
         };

@@ -3,7 +3,7 @@
 use std::{cell::Cell, sync::Arc};
 
 use burn::tensor::Device;
-use omma_base::Seed;
+use omma_base::{Resolution, Seed};
 use omma_data::{
     Split,
     world::{Variant, World},
@@ -15,7 +15,10 @@ const PROTOCOL: TestProtocol =
     TestProtocol { binning: Binning { kind: omma_eval::BinKind::EqualWidth, bins: 15 }, batch: 8 };
 
 fn images() -> Images {
-    Images::new("world", Arc::new(World::new(1, 16, 30, Split::Test, Variant::Usual)))
+    Images::new(
+        "world",
+        Arc::new(World::new(1, Resolution::square(16), 30, Split::Test, Variant::Usual)),
+    )
 }
 
 /// A small model that has the same logits for every image, those of `bias` for the first classes and 0

@@ -34,4 +34,4 @@ pub use recipe::Recipe;
 pub use resolved::Resolved;
 pub use start::Resume;
 pub use task::{Fact, Measure, Scores, TaskKind, Unit};
-pub use trainer::{Ended, Observer, Outline, Stop, Trainer, TrainingResult};
+pub use trainer::{Ended, Observer, Outline, Stop, Trainer, TrainingResult, Weights};

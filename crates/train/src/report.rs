@@ -62,6 +62,11 @@ fn facts(result: &TrainingResult) -> Vec<(&'static str, String, String)> {
     facts
 }
 
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
 /// A figure for every share, one for all losses, and those of the optimiser.
 fn curves(
     measures: &[Measure],
@@ -87,7 +92,7 @@ fn curves(
             Series::new("training", trained.collect()),
             Series::new("held out", held_out(measure.key, 100.0)),
         ];
-        figures.push(lines(measure.title, "%", series));
+        figures.push(lines(&capitalised(measure.title), "%", series));
     }
     let mut losses = vec![
         Series::new("training", of(|r| r.loss)),

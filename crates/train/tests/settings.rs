@@ -60,7 +60,7 @@ fn every_key_takes_or_refuses_every_odd_value() {
                     let again = Recipe::parse::<&str>(&recipe.to_toml(), "again".as_ref(), &[]);
                     assert_eq!(again.unwrap(), recipe, "{key}={value}");
                     // What is counted is counted right: nothing overflows to nothing.
-                    let cost = recipe.model.cost(recipe.model.resolution).unwrap();
+                    let cost = recipe.model.cost(recipe.model.image.resolution).unwrap();
                     assert!(cost.forward_macs > 0 && cost.training_flops > 0, "{key}={value}");
                 }
                 Err(error) => {
@@ -117,7 +117,7 @@ fn numbers_of_seventeen_digits_survive() {
     for tenths in 0..500 {
         let number = 1.0 + f64::from(tenths) / 30.0;
         let recipe = full(&[&format!("model.moe.capacity_ratio={number}")]).unwrap();
-        assert_eq!(recipe.model.moe.as_ref().unwrap().capacity_ratio, number);
+        assert_eq!(recipe.model.moe().unwrap().capacity_factor(), Some(number));
         let text = serde_json::to_string(&recipe.model).unwrap();
         let again: omma_model::ModelConfig = serde_json::from_str(&text).unwrap();
         assert_eq!(again, recipe.model);

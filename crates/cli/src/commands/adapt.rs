@@ -53,7 +53,7 @@ enum Kind {
 }
 
 impl Adapt {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         check_output(&self.output, self.force)?;
         let section = match self.to {
             Kind::E3 => "moe.",
@@ -63,27 +63,24 @@ impl Adapt {
         if let Some(other) = self.settings.iter().find(|s| !s.trim().starts_with(section)) {
             bail!("\"{other}\" does not begin with {section}; everything else stays as it is");
         }
-        let device = Device::flex();
-        let model = load_any(&self.input, &device)?;
+        let model = load_any(&self.input, device)?;
         let base = model.config();
         let target = match self.to {
             Kind::E3 => {
-                if base.moe.is_none() {
+                if base.moe().is_none() {
                     bail!("{} has no experts; make some with `omma upcycle`", self.input.display());
                 }
                 // The paper's (K, M) = (1, 2) unless told otherwise.
                 let defaults = ["moe.k=1".to_owned(), "moe.members=2".to_owned()];
                 let settings: Vec<&String> = defaults.iter().chain(&self.settings).collect();
-                let moe = apply_settings(base, &settings)?.moe.unwrap_or_default();
-                Target::E3 { members: moe.members, k: moe.k }
+                let moe = apply_settings(base, &settings)?.encoder.moe.unwrap_or_default();
+                Target::E3 { members: moe.members(), k: moe.k().unwrap_or(1) }
             }
             Kind::Be => {
-                let start = omma_model::ModelConfig {
-                    batch_ensemble: Some(BatchEnsembleConfig::default()),
-                    ..base.clone()
-                };
+                let mut start = base.clone();
+                start.encoder.batch_ensemble = Some(BatchEnsembleConfig::default());
                 let config = apply_settings(&start, &self.settings)?;
-                Target::BatchEnsemble(config.batch_ensemble.unwrap_or_default())
+                Target::BatchEnsemble(config.encoder.batch_ensemble.unwrap_or_default())
             }
             Kind::Mimo => {
                 let start =
@@ -91,7 +88,7 @@ impl Adapt {
                 Target::Mimo(apply_settings(&start, &self.settings)?.mimo.unwrap_or_default())
             }
         };
-        let adapted = adapt(&model, &target, Seed::new(self.seed), &device)?;
+        let adapted = adapt(&model, &target, Seed::new(self.seed), device)?;
         checkpoint::save(&adapted, &self.output)?;
         written(&adapted, &self.output)
     }

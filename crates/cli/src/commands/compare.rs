@@ -90,7 +90,7 @@ fn evaluation(path: &Path) -> Result<Evaluation> {
     note(format!("judging {}", path.display()));
     let eval = Defaults::parse_from([Path::new("omma"), path]).eval;
     let mut watch = Watch::new();
-    let result = eval.judge(&mut watch);
+    let result = eval.judge(&mut watch, device);
     watch.finish();
     Ok(result?.0)
 }

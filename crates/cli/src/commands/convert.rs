@@ -55,12 +55,12 @@ pub(crate) struct Convert {
 const TOLERANCE: f32 = 1e-3;
 
 impl Convert {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         if !self.input.exists() {
             bail!("{} does not exist", self.input.display());
         }
         check_output(&self.output, self.force)?;
-        let imported = import(&self.input, &self.settings, &Device::flex())?;
+        let imported = import(&self.input, &self.settings, device)?;
         say(format!("{} is a {} checkpoint", self.input.display(), imported.family))?;
         if !self.quiet {
             let rows = imported.mapping.iter().map(|mapped| {
@@ -75,7 +75,8 @@ impl Convert {
         }
         if self.check {
             let mut source = open_tensors(&tensor_file(&self.input)?)?;
-            match largest_difference(source.as_mut(), &imported, Seed::new(self.seed))? {
+            let seed = Seed::new(self.seed);
+            match largest_difference(source.as_mut(), &imported, seed, device)? {
                 Some(difference) => {
                     say(format!("largest difference to the definition: {difference:.2e}"))?;
                     if difference.is_nan() || difference > TOLERANCE {

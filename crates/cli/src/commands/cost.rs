@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
+use omma_base::Resolution;
 use omma_model::{ModelConfig, apply_settings, checkpoint, preset};
 use serde::Serialize;
 
@@ -24,9 +25,9 @@ pub(crate) struct Cost {
     /// A setting on top of it, such as moe.experts=8; may be given several times, the last one wins
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Side of the images in pixels [default: what the model is made for]
+    /// Side of the images in pixels, or HEIGHTxWIDTH [default: what the model is made for]
     #[arg(long)]
-    resolution: Option<usize>,
+    resolution: Option<Resolution>,
     /// Classes [default: what the model has, 1000 for most presets]
     #[arg(long)]
     classes: Option<usize>,
@@ -48,7 +49,7 @@ struct Report<'a> {
 impl Cost {
     pub(crate) fn run(self) -> Result<()> {
         let config = self.config()?;
-        let cost = config.cost(config.resolution)?;
+        let cost = config.cost(config.image.resolution)?;
         if self.json {
             let report = Report { model: &self.model, cost: &cost };
             return say(serde_json::to_string_pretty(&report)?);
@@ -91,7 +92,9 @@ impl Cost {
             true => checkpoint::summary(path)?.config,
             false => preset(&self.model)?,
         };
-        let resolution = self.resolution.map(|resolution| format!("resolution={resolution}"));
+        let resolution = self
+            .resolution
+            .map(|resolution| format!("resolution=[{}, {}]", resolution.height, resolution.width));
         let classes = self.classes.map(|classes| format!("classes={classes}"));
         let settings: Vec<&String> =
             self.settings.iter().chain(&resolution).chain(&classes).collect();

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::files::fresh_folder;
 use omma_data::Split;
@@ -107,9 +108,9 @@ pub(crate) enum Bins {
 pub(super) const EVALS: &str = "evals";
 
 impl Eval {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         let mut watch = Watch::new();
-        let result = self.judge(&mut watch);
+        let result = self.judge(&mut watch, device);
         watch.finish();
         let (evaluation, folder) = result?;
         if self.json {
@@ -120,10 +121,17 @@ impl Eval {
     }
 
     /// Judges and writes the report.
-    pub(crate) fn judge(&self, watch: &mut Watch) -> Result<(Evaluation, PathBuf)> {
+    pub(crate) fn judge(
+        &self,
+        watch: &mut Watch,
+        device: &Device,
+    ) -> Result<(Evaluation, PathBuf)> {
         check_distinct(&self.subjects)?;
-        let candidates: Vec<Candidate> =
-            self.subjects.iter().map(|path| Candidate::read(path)).collect::<Result<_>>()?;
+        let candidates: Vec<Candidate> = self
+            .subjects
+            .iter()
+            .map(|path| Candidate::read(path, device))
+            .collect::<Result<_>>()?;
         let data = Data::of(self.data.as_deref(), &candidates)?;
         let split = if self.split == Part::Test { Split::Test } else { Split::Train };
         let limit = self.limit.map(|limit| limit as usize);
@@ -155,7 +163,7 @@ impl Eval {
             format!("{} cannot be made; a report goes into a folder", figures.display())
         })?;
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
-        let system = system(candidates)?;
+        let system = system(candidates, device)?;
         let resolution = system.pixels().resolution;
         let protocol = Protocol {
             label,

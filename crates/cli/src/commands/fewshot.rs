@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use burn::tensor::Device;
 use clap::Args;
 use omma_data::Split;
 use omma_eval::{FewShotProtocol, few_shot, metrics::Estimate};
@@ -56,15 +57,18 @@ pub(crate) struct FewShot {
 }
 
 impl FewShot {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         if self.shots.is_empty() || self.shots.contains(&0) {
             bail!("--shots are numbers of images per class, from 1 on");
         }
         if let Some(bad) = self.l2.iter().find(|l2| !(**l2 > 0.0 && l2.is_finite())) {
             bail!("a regularisation is above 0, not {bad}");
         }
-        let candidates: Vec<Candidate> =
-            self.subjects.iter().map(|path| Candidate::read(path)).collect::<Result<_>>()?;
+        let candidates: Vec<Candidate> = self
+            .subjects
+            .iter()
+            .map(|path| Candidate::read(path, device))
+            .collect::<Result<_>>()?;
         let data = Data::of(self.data.as_deref(), &candidates)?;
         let protocol = FewShotProtocol {
             train: data.images(Split::Train, None)?,
@@ -75,7 +79,7 @@ impl FewShot {
             l2: if self.l2.is_empty() { FewShotProtocol::reference_l2() } else { self.l2.clone() },
             batch: self.batch.into(),
         };
-        let system = system(candidates)?;
+        let system = system(candidates, device)?;
         let mut watch = Watch::new();
         let found = few_shot(&system, &protocol, &mut watch);
         watch.finish();

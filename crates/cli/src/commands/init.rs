@@ -34,11 +34,11 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         check_output(&self.output, self.force)?;
         let config = apply_settings(&preset(&self.preset)?, &self.settings)?;
         config.check_memory()?;
-        let model = config.init(Seed::new(self.seed), &Device::flex())?;
+        let model = config.init(Seed::new(self.seed), device)?;
         checkpoint::save(&model, &self.output)?;
         written(&model, &self.output)
     }

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use omma_model::{FloatType, ModelConfig, TensorInfo, checkpoint, import, open_tensors};
+use omma_model::{
+    EncoderConfig, FloatType, ImageConfig, ModelConfig, TensorInfo, checkpoint, import,
+    open_tensors,
+};
 use serde::Serialize;
 
 use crate::table::{grouped, say, short, table};
@@ -22,6 +25,9 @@ use crate::table::{grouped, say, short, table};
 pub(crate) struct Inspect {
     /// A folder with a checkpoint, or a file
     checkpoint: PathBuf,
+    /// What a checkpoint of another project does not say, such as heads=6 or resolution=[24,32]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
     /// Every tensor of the file
     #[arg(long)]
     tensors: bool,
@@ -77,11 +83,11 @@ impl Inspect {
             false => {
                 let source = open_tensors(&import::tensor_file(&self.checkpoint)?)?;
                 let family = import::Family::of(source.as_ref())?;
-                let config = family.config(source.as_ref())?;
+                let config = import::configure(source.as_ref(), family, &self.settings)?;
                 (family.to_string(), config, source.tensors().clone())
             }
         };
-        let cost = config.cost(config.resolution)?;
+        let cost = config.cost(config.image.resolution)?;
         let tensors = tensors.iter().map(|(name, info)| TensorRow {
             name: name.clone(),
             shape: info.shape.clone(),
@@ -92,19 +98,22 @@ impl Inspect {
     }
 
     fn show(&self, report: &Report) -> Result<()> {
-        let ModelConfig { resolution, patch, width, depth, heads, classes, .. } = report.config;
+        let ModelConfig { image, encoder, .. } = &report.config;
+        let ImageConfig { resolution, patch, .. } = *image;
+        let EncoderConfig { width, depth, heads, .. } = *encoder;
+        let classes = report.config.classes();
         say(format!("{} checkpoint: {} parameters", report.format, grouped(report.parameters)))?;
         say(format!(
             "{depth} blocks of width {width}, {heads} heads, patches of {patch} at {resolution} px, {} \
              tokens, {classes} classes",
-            report.config.tokens(resolution)
+            image.tokens(resolution)
         ))?;
-        if let Some(moe) = &report.config.moe {
+        if let Some(moe) = report.config.moe() {
             let blocks = moe.placement.blocks(depth)?;
             let blocks: Vec<String> = blocks.iter().map(usize::to_string).collect();
             say(format!(
                 "experts: {} in blocks {} ({})",
-                moe.experts,
+                moe.router.experts,
                 blocks.join(", "),
                 moe.placement
             ))?;

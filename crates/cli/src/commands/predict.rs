@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use burn::tensor::Device;
 use clap::Args;
 use omma_base::files::files_below;
 use omma_data::{Picture, formats::is_image};
@@ -54,17 +55,17 @@ struct Line<'a> {
 }
 
 impl Predict {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         let mut files = Vec::new();
         for text in &self.images {
             files.extend(expand(text)?);
         }
         let candidates: Vec<Candidate> = std::iter::once(&self.subject)
             .chain(&self.with)
-            .map(|path| Candidate::read(path))
+            .map(|path| Candidate::read(path, device))
             .collect::<Result<_>>()?;
         let names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
-        let system = system(candidates)?;
+        let system = system(candidates, device)?;
         let resolution = system.pixels().resolution;
         let mut read = 0;
         for files in files.chunks(self.batch.into()) {

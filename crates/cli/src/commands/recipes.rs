@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use omma_train::recipe::{BUILT_IN, Recipe, built_in};
+use omma_train::recipe::{BUILT_IN, Recipe, Request, built_in};
 
 use crate::table::{say, table};
 
@@ -24,7 +24,10 @@ pub(crate) struct Recipes {
 impl Recipes {
     pub(crate) fn run(self) -> Result<()> {
         match self.name {
-            Some(name) if self.full => say(Recipe::find::<&str>(&name, &[])?.to_toml().trim_end()),
+            Some(name) if self.full => {
+                let recipe = Recipe::find(&name, &Request::default())?;
+                say(recipe.to_toml().trim_end())
+            }
             Some(name) => say(built_in(&name)?.trim_end()),
             None => {
                 let about = |text: &str| {

@@ -208,9 +208,10 @@ impl StudyCommand {
     fn show_plan(&self, study: &Study) -> Result<()> {
         let mut rows = Vec::new();
         for system in &study.systems {
-            let mut config = study.recipe(system, &self.settings())?.model;
-            config.classes = config.classes.max(1);
-            let cost = config.cost(config.resolution)?;
+            let config = study.recipe(system, &self.settings())?.model;
+            let classes = config.classes().max(1);
+            let config = config.with_classes(classes);
+            let cost = config.cost(config.image.resolution)?;
             let models = system.ensemble.max(1) as u64;
             rows.push([
                 system.label.clone(),

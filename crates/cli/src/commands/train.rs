@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use burn::tensor::Device;
 use clap::Args;
 use omma_train::{
-    Observer, Outcome, Recipe, Resume, Stop, TrainError, Trainer, TrainingResult, finish,
+    Ended, Fact, Recipe, Resolved, Resume, Stop, Trainer, TrainingResult,
+    recipe::Request,
     run::{Place, RunFolder},
 };
 
@@ -68,57 +70,44 @@ pub(crate) struct Train {
 const RUNS: &str = "runs";
 
 impl Train {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         let stop = on_signals()?;
         let mut progress = TrainingProgress::new();
         let trainer = match &self.resume {
-            Some(which) => self.resume(which)?,
-            None => self.start()?,
+            Some(which) => self.resume(which, device)?,
+            None => self.start(device)?,
         };
-        let (run, recipe) = (trainer.run_folder().clone(), trainer.recipe().clone());
-        progress.say(&format!("{} → {}", recipe.name, run.path().display()));
-        let outcome = trainer.train(&mut progress, &stop);
-        let result = match outcome {
-            Ok(Outcome::Finished(trained)) => {
-                let observer = &mut progress as &mut dyn Observer;
-                finish(&run, &recipe, &trained, observer, &stop).map_err(|error| match error {
-                    TrainError::Interrupted => stopped(&run, &stop, "in its last test"),
-                    other => other.into(),
-                })
+        let run = trainer.run_folder().clone();
+        progress.say(&format!("{} → {}", trainer.recipe().name, run.path().display()));
+        let ended = trainer.run(&mut progress, &stop);
+        progress.finish();
+        match ended? {
+            Ended::Finished(result) => self.show(&run, &result),
+            Ended::Interrupted { testing: true, .. } => {
+                Err(stopped(&run, &stop, "in its last test"))
             }
-            Ok(Outcome::Interrupted { step }) => {
+            Ended::Interrupted { step, .. } => {
                 Err(stopped(&run, &stop, &format!("after step {step}")))
             }
-            Err(error) => Err(error.into()),
-        };
-        progress.finish();
-        self.show(&run, &result?)
+        }
     }
 
-    fn start(&self) -> Result<Trainer> {
-        let mut settings = Vec::new();
-        settings.extend(self.data.iter().map(|data| format!("data.name={data}")));
-        settings.extend(self.seed.iter().map(|seed| format!("seed={seed}")));
-        if let Some(init) = &self.init {
-            if !init.exists() {
-                bail!("{} does not exist", init.display());
-            }
-            // Recipes are text.
-            let Some(init) = init.to_str() else {
-                bail!("the path {} is not UTF-8; rename it", init.display());
-            };
-            settings.push(format!("init={init}"));
-        }
-        settings.extend(self.settings.iter().cloned());
-        let recipe = Recipe::find(&self.recipe, &settings)?;
+    fn start(&self, device: &Device) -> Result<Trainer> {
+        let request = Request {
+            data: self.data.clone(),
+            seed: self.seed,
+            init: self.init.clone(),
+            settings: self.settings.clone(),
+        };
+        let resolved = Resolved::new(Recipe::find(&self.recipe, &request)?, device)?;
         let place = match &self.run {
             Some(path) => Place::At(path),
             None => Place::Below(Path::new(RUNS)),
         };
-        Ok(Trainer::start(place, recipe)?)
+        Ok(Trainer::start(place, resolved)?)
     }
 
-    fn resume(&self, which: &Path) -> Result<Trainer> {
+    fn resume(&self, which: &Path, device: &Device) -> Result<Trainer> {
         let path = match which.to_str() {
             Some("latest") => RunFolder::latest(Path::new(RUNS))
                 .with_context(|| format!("`--resume latest` looks in {RUNS}/ below this folder"))?,
@@ -133,24 +122,19 @@ impl Train {
             );
         }
         let how = Resume { from_start: self.from_start, accept_changes: self.accept_changes };
-        Ok(Trainer::resume(&path, how)?)
+        Ok(Trainer::resume(&path, how, device)?)
     }
 
     fn show(&self, run: &RunFolder, result: &TrainingResult) -> Result<()> {
         if self.json {
             return say(serde_json::to_string_pretty(result)?);
         }
-        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
         let row = |name: &str, value: String| [name.to_owned(), value];
-        let mut rows = vec![
-            row("test accuracy", percent(result.test_accuracy)),
-            row("test NLL", format!("{:.4}", result.test_nll)),
-        ];
-        if let Some(linear) = result.linear_baseline_accuracy {
-            rows.push(row("linear classifier on pixels", percent(linear)));
-            let ahead = 100.0 * (result.test_accuracy - linear);
-            rows.push(row("ahead of it by", format!("{ahead:.1} points")));
-        }
+        let fact = |fact: &Fact| match fact.note.as_str() {
+            "" => row(fact.name, fact.value.clone()),
+            note => row(fact.name, format!("{} ({note})", fact.value)),
+        };
+        let mut rows: Vec<[String; 2]> = result.facts.iter().map(fact).collect();
         rows.push(row("training", format!("{:.0} s", result.train_seconds)));
         rows.push(row("speed", format!("{:.0} images/s", result.images_per_second)));
         if let Some(bytes) = result.peak_rss_bytes {

@@ -59,18 +59,17 @@ enum Start {
 }
 
 impl Upcycle {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         check_output(&self.output, self.force)?;
         if !(self.noise.is_finite() && self.noise >= 0.0) {
             bail!("noise is 0 or more, not {}", self.noise);
         }
-        let device = Device::flex();
-        let dense = load_any(&self.dense, &device)?;
+        let dense = load_any(&self.dense, device)?;
         if let Some(other) = self.settings.iter().find(|setting| !setting.trim().starts_with("moe"))
         {
             bail!("\"{other}\" is not about the experts; everything else stays as it is");
         }
-        let Some(moe) = apply_settings(dense.config(), &self.settings)?.moe else {
+        let Some(moe) = apply_settings(dense.config(), &self.settings)?.encoder.moe else {
             bail!("say what the experts are, for example --set moe.experts=8");
         };
         let start = match self.start {
@@ -79,11 +78,11 @@ impl Upcycle {
         };
         let seed = Seed::new(self.seed);
         let how = Upcycling { moe, start, noise: self.noise, seed };
-        let model = upcycle(&dense, &how, &device)?;
+        let model = upcycle(&dense, &how, device)?;
         let blocks: Vec<String> =
             how.blocks(dense.config())?.iter().map(usize::to_string).collect();
         say(format!("experts in blocks {}", blocks.join(", ")))?;
-        let (difference, scale) = step_zero_difference(&dense, &model, seed)?;
+        let (difference, scale) = step_zero_difference(&dense, &model, seed, device)?;
         say(format!(
             "difference to the dense model at step 0: {difference:.2e} (its largest output is {scale:.2e})"
         ))?;

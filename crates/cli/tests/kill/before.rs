@@ -61,6 +61,6 @@ fn an_old_unfinished_run_can_be_judged() {
 fn a_number_of_seventeen_digits_was_trained_for_good() {
     let path = data().join("odd-number");
     let config = checkpoint::summary(&path).unwrap().config;
-    assert_eq!(config.moe.unwrap().capacity_ratio, 1.066_666_666_666_666_7);
+    assert_eq!(config.moe().unwrap().capacity_factor().unwrap(), 1.066_666_666_666_666_7);
     checkpoint::load(&path, &Device::flex()).unwrap();
 }

@@ -39,7 +39,7 @@ fn of_two_that_start_at_once_one_has_the_folder_to_itself() {
             .filter_map(|(seed, child)| child.wait().unwrap().success().then_some(*seed))
             .collect();
         assert_eq!(won.len(), 1, "round {round}: {won:?} came to their end");
-        let recipe = Recipe::read::<&str>(&run.join("recipe.toml"), &[]).unwrap();
+        let recipe = Recipe::read_saved(&run.join("recipe.toml")).unwrap();
         assert_eq!(recipe.seed, won[0]);
         let alone = folder.path().join(format!("{round}-alone"));
         let seed = format!("seed={}", won[0]);

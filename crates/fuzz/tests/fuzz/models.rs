@@ -17,9 +17,9 @@ fn foreign(path: &Path) {
     let device = Device::flex();
     if let Ok(source) = open_tensors(path)
         && let Ok(family) = Family::of(source.as_ref())
-        && let Ok(config) = family.config(source.as_ref())
+        && let Ok(config) = family.config(source.as_ref(), None)
     {
-        let _ = config.cost(config.resolution);
+        let _ = config.cost(config.image.resolution);
     }
     let _ = import::import::<&str>(path, &[], &device);
 }
@@ -38,7 +38,7 @@ fn checkpoint() {
     };
     target.run(|path| {
         if let Ok(summary) = checkpoint::summary(path) {
-            let _ = summary.config.cost(summary.config.resolution);
+            let _ = summary.config.cost(summary.config.image.resolution);
         }
         let _ = checkpoint::load(path, &Device::flex());
     });
@@ -62,7 +62,9 @@ fn configuration() {
             return;
         };
         if config.check().is_ok() {
-            config.cost(config.resolution).expect("a configuration that is right can be counted");
+            config
+                .cost(config.image.resolution)
+                .expect("a configuration that is right can be counted");
             let text = serde_json::to_string(&config).unwrap();
             let again: ModelConfig = serde_json::from_str(&text).unwrap();
             assert_eq!(again, config, "what is written reads the same");
@@ -72,8 +74,17 @@ fn configuration() {
 
 #[test]
 fn settings() {
-    let settings =
-        ["moe.experts=8", "moe.placement=1,3", "layer_scale=0.1", "moe=null", "mimo.members=2"];
+    let settings = [
+        "moe.experts=8",
+        "moe.placement=1,3",
+        "layer_scale=0.1",
+        "moe=null",
+        "mimo.members=2",
+        "moe.router=soft",
+        "moe.router.pool={\"kind\": \"members\", \"members\": 2}",
+        "moe.losses=[{\"loss\": \"z\", \"weight\": 0.1}]",
+        "resolution=[24, 32]",
+    ];
     let target = Target {
         name: "settings",
         seeds: settings.map(|text| text.as_bytes().to_vec()).into(),
@@ -84,7 +95,9 @@ fn settings() {
     target.run(|path| {
         let text = String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
         if let Ok(config) = apply_settings(&base, &[text]) {
-            config.cost(config.resolution).expect("a configuration that is right can be counted");
+            config
+                .cost(config.image.resolution)
+                .expect("a configuration that is right can be counted");
         }
     });
 }

@@ -13,7 +13,7 @@ use omma_train::{
     Recipe, Weights,
     logs::{Logs, read_records},
     optimiser::{Optimiser, OptimiserConfig},
-    recipe::BUILT_IN,
+    recipe::{BUILT_IN, Request},
     run::{Place, Progress, RunFolder, Saved, State},
 };
 
@@ -22,17 +22,21 @@ use crate::file;
 #[test]
 fn recipe() {
     let seeds = BUILT_IN.iter().map(|(_, text)| text.as_bytes().to_vec());
-    let saved = file("cli/tests/data/run-1/unfinished/recipe.toml");
+    let saved =
+        ["run-1", "run-2"].map(|run| file(&format!("cli/tests/data/{run}/unfinished/recipe.toml")));
     let target = Target {
         name: "recipe.toml",
-        seeds: seeds.chain([saved]).collect(),
+        seeds: seeds.chain(saved).collect(),
         containers: &[],
         cases: 600,
     };
     target.run(|path| {
-        let Ok(recipe) = Recipe::read::<&str>(path, &[]) else { return };
+        let Ok(recipe) = Recipe::read(path, &Request::default()) else { return };
         let again = Recipe::parse::<&str>(&recipe.to_toml(), path, &[]);
         assert_eq!(again.expect("what is saved can be read"), recipe);
+        let saved = recipe.to_toml();
+        fs::write(path, &saved).unwrap();
+        assert_eq!(Recipe::read_saved(path).expect("a run finds its recipe"), recipe);
         let _ = recipe.check_memory();
         let _ = recipe.total_steps(1000);
     });
@@ -90,7 +94,7 @@ fn state() {
 fn metrics() {
     let seeds = vec![file("cli/tests/data/run-1/unfinished/metrics.jsonl")];
     let target = Target { name: "metrics.jsonl", seeds, containers: &[], cases: 300 };
-    let recipe = Recipe::find::<&str>("default", &[]).unwrap();
+    let recipe = Recipe::find("default", &Request::default()).unwrap();
     target.run(|path| {
         let folder = path.with_file_name("run");
         let run = RunFolder::create(Place::At(&folder), &recipe).unwrap();

@@ -56,14 +56,24 @@ pub fn import<S: AsRef<str>>(path: &Path, settings: &[S], device: &Device) -> Re
     let path = &tensor_file(path)?;
     let mut source = open_tensors(path)?;
     let family = Family::of(source.as_ref())?;
-    let told = told_resolution(settings)?;
-    let found = family.config(source.as_ref(), told)?;
+    let config = configure(source.as_ref(), family, settings)?;
+    import_from(source.as_mut(), family, &config, device)
+}
+
+/// What a checkpoint's model is, from its shapes and from `settings`.
+pub fn configure<S: AsRef<str>>(
+    source: &dyn TensorSource,
+    family: Family,
+    settings: &[S],
+) -> Result<ModelConfig> {
+    let found = family.config(source, told_resolution(settings)?)?;
     let mut config = apply_settings(&found, settings)?;
     // The positions stay at their own grid, and are interpolated to the images that were asked for.
-    if config.image.position_grid() != found.image.position_grid() {
+    let moved = config.image.position_grid() != found.image.position_grid();
+    if moved && config.image.position_resolution.is_none() && found.image.learns_positions() {
         config.image.position_resolution = Some(found.image.resolution);
     }
-    import_from(source.as_mut(), family, &config, device)
+    Ok(config)
 }
 
 /// The size of the images that positions were made for, as far as settings say it.

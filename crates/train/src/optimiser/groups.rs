@@ -42,7 +42,7 @@ mod tests {
             let config = preset(name).unwrap();
             let model = config.init(Seed::new(0), &burn::tensor::Device::flex()).unwrap();
             for p in parameters(&model) {
-                let group = Group::of(&p.name, &p.shape, config.depth, 1.0);
+                let group = Group::of(&p.name, &p.shape, config.encoder.depth, 1.0);
                 if group.decays {
                     let last = p.name.rsplit('.').next().unwrap_or_default().to_owned();
                     still.push(last);

@@ -6,9 +6,7 @@ use omma_data::{Batch, Shared, Targets, augment::Mixing};
 use omma_eval::{Binning, EvalError, Images, System, Test, TestProtocol, Watcher, linear_baseline};
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
-use super::{
-    Fact, Forward, Judged, Judging, Measure, Scores, Task, Tested, Unit, images, mimo::pair,
-};
+use super::{Fact, Forward, Judging, Measure, Scores, Task, Tested, Unit, images, mimo::pair};
 use crate::{
     error::{Result, TrainError},
     recipe::{Recipe, pixels, recipe_error},
@@ -16,7 +14,7 @@ use crate::{
     trainer::Stop,
 };
 
-const ACCURACY: Measure = Measure { key: "accuracy", title: "Accuracy", unit: Unit::Share };
+const ACCURACY: Measure = Measure { key: "accuracy", title: "accuracy", unit: Unit::Share };
 const NLL: Measure = Measure { key: "nll", title: "NLL", unit: Unit::Nats };
 
 /// One label per image.
@@ -136,10 +134,8 @@ impl Task for Classification {
         })
     }
 
-    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Judged> {
-        let test = self.run(model, images, at)?;
-        let routing = test.routing.concat();
-        Ok(Judged { scores: Scores::from_iter(scores(&test)), routing })
+    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Scores> {
+        Ok(Scores::from_iter(scores(&self.run(model, images, at)?)))
     }
 
     fn test(

@@ -74,7 +74,7 @@ pub(crate) trait Task: Send + Sync {
     ) -> Result<Forward>;
 
     /// Judges a model, which is not on a device with gradients, on images that it has not seen.
-    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Judged>;
+    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Scores>;
 
     /// Judges a trained model by the test images, with everything that a report shows of it.
     fn test(
@@ -107,15 +107,6 @@ pub(crate) struct Forward {
     pub(crate) scores: Scores,
     /// The blocks with experts, and who went where in them.
     pub(crate) routings: Vec<(usize, Routing)>,
-}
-
-/// What a model scores.
-#[derive(Debug, Clone)]
-pub(crate) struct Judged {
-    /// One per measure.
-    pub(crate) scores: Scores,
-    /// Its layers with experts.
-    pub(crate) routing: Vec<LayerHealth>,
 }
 
 /// A number with its name, and what else to know of it.

@@ -5,21 +5,21 @@ use rayon::prelude::*;
 /// Averages of all parameters. Early steps count more, so that the start is forgotten quickly: the
 /// decay at step `t` is at most `(1 + t) / (10 + t)`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Average {
+pub(crate) struct Average {
     /// The longest decay.
-    pub decay: f64,
+    pub(crate) decay: f64,
     /// The averages, in the order of the parameters.
-    pub values: Vec<Vec<f32>>,
+    pub(crate) values: Vec<Vec<f32>>,
 }
 
 impl Average {
     /// Starts at the given values.
-    pub fn new(decay: f64, values: &[Vec<f32>]) -> Self {
+    pub(crate) fn new(decay: f64, values: &[Vec<f32>]) -> Self {
         Self { decay, values: values.to_vec() }
     }
 
     /// Moves towards the values after step `step`, counted from 1.
-    pub fn follow(&mut self, step: u64, values: &[Vec<f32>]) {
+    pub(crate) fn follow(&mut self, step: u64, values: &[Vec<f32>]) {
         let step = step as f64;
         let rest = (1.0 - self.decay.min((1.0 + step) / (10.0 + step))) as f32;
         self.values.par_iter_mut().zip(values).for_each(|(average, values)| {

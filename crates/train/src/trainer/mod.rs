@@ -18,9 +18,9 @@ use omma_eval::routing::RoutingTally;
 use omma_model::{ModelError, VisionTransformer, checkpoint};
 use omma_routing::RoutingError;
 
-pub(crate) use self::{average::Average, weights::Weights};
+pub(crate) use self::average::Average;
 use self::{divergence::Divergence, interval::Interval, shards::Shards, step::Pass};
-pub use self::{finish::TrainingResult, stop::Stop};
+pub use self::{finish::TrainingResult, stop::Stop, weights::Weights};
 
 use crate::{
     error::{Result, TrainError},
@@ -30,7 +30,7 @@ use crate::{
     resolved::Resolved,
     run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State},
     start::{Begin, Resume},
-    task::{Judged, Judging, Measure},
+    task::{Judging, Measure, Scores},
 };
 
 /// Who watches a run.
@@ -324,15 +324,11 @@ impl Trainer {
         // Until it is done, it is still to be done.
         self.progress.evaluated.get_or_insert(0);
         observer.doing("evaluating");
-        let found = self.judge(stop).map_err(|error| self.or_divergence(step, error))?;
+        let scores = self.judge(stop).map_err(|error| self.or_divergence(step, error))?;
         let decides = self.outline.measures.first();
-        let score = decides.and_then(|measure| found.scores.get(measure.key));
-        let record = EvaluationRecord {
-            step,
-            epoch: self.epoch(),
-            seconds: self.progress.seconds,
-            scores: found.scores,
-        };
+        let score = decides.and_then(|measure| scores.get(measure.key));
+        let record =
+            EvaluationRecord { step, epoch: self.epoch(), seconds: self.progress.seconds, scores };
         self.logs.add(&Record::Evaluation(record.clone()))?;
         observer.evaluated(&record);
         self.progress.evaluated = Some(step);
@@ -344,7 +340,7 @@ impl Trainer {
         Ok(improved)
     }
 
-    fn judge(&self, stop: &Stop) -> Result<Judged> {
+    fn judge(&self, stop: &Stop) -> Result<Scores> {
         let Resolved { task, data, .. } = &self.resolved;
         task.judge(&self.deployed()?, &data.validation, self.judging(stop))
     }

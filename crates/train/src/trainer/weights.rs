@@ -28,19 +28,19 @@ impl Weights {
     }
 
     /// The model with these parameters.
-    pub fn put(&self, model: VisionTransformer) -> Result<VisionTransformer> {
+    pub(crate) fn put(&self, model: VisionTransformer) -> Result<VisionTransformer> {
         let mut values = self.values.iter();
         Ok(with_values(model, |_| Ok(values.next().cloned()))?)
     }
 
     /// How many numbers they are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.values.iter().map(Vec::len).sum()
     }
 }
 
 /// Gradients of all parameters, in the order of the modules; zeros for those without one.
-pub fn gradients(model: &VisionTransformer, gradients: &Gradients) -> Vec<Vec<f32>> {
+pub(crate) fn gradients(model: &VisionTransformer, gradients: &Gradients) -> Vec<Vec<f32>> {
     struct Collect<'a>(&'a Gradients, Vec<Vec<f32>>);
     impl ModuleVisitor for Collect<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
