@@ -79,6 +79,10 @@ fn an_evaluation_has_every_number_and_a_page() {
     assert_eq!(found["samples"], 40);
     assert_eq!(found["members"].as_array().unwrap().len(), 2);
     assert_eq!(found["shift"]["fog"]["severities"].as_array().unwrap().len(), 5);
+    let bins = found["reliability"].as_array().unwrap();
+    let in_bins: u64 = bins.iter().map(|bin| bin["samples"].as_u64().unwrap()).sum();
+    assert_eq!(in_bins, 40, "every image is in one bin");
+    assert!(bins.iter().all(|bin| (0.1..=1.0).contains(&bin["confidence"].as_f64().unwrap())));
     for key in ["kl", "cosine", "disagreement"] {
         assert!(found["diversity"][key].as_f64().is_some(), "{key}");
     }
@@ -86,6 +90,11 @@ fn an_evaluation_has_every_number_and_a_page() {
         for key in ["auroc", "aupr", "fpr95"] {
             let value = found["ood"][name][key].as_f64().unwrap();
             assert!((0.0..=1.0).contains(&value), "{name} {key}: {value}");
+        }
+        for key in ["out_of_distribution", "in_distribution"] {
+            let shares = found["ood"][name][key].as_array().unwrap();
+            let sum: f64 = shares.iter().map(|share| share.as_f64().unwrap()).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{name} {key} is a histogram: {sum}");
         }
     }
     let saved: Value = serde_json::from_slice(&fs::read(run.join("eval.json")).unwrap()).unwrap();

@@ -56,7 +56,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_said_of_empty_sets_and_of_scores_that_are_no_numbers() {
+fn empty_sets_and_scores_that_are_no_numbers_have_no_detection() {
     assert_eq!(Detection::of(&[], &[1.0]), None);
     assert_eq!(Detection::of(&[1.0], &[]), None);
     assert_eq!(Detection::of(&[f64::NAN], &[1.0]), None);

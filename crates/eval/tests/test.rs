@@ -24,7 +24,7 @@ fn images() -> Images {
 /// A small model that has the same logits for every image, those of `bias` for the first classes and 0
 /// for the others.
 fn constant(kind: &str, bias: &[f32]) -> (String, VisionTransformer) {
-    let settings = ["resolution=16", "patch=8", "width=16", "depth=2", "heads=2", "mlp=32"];
+    let settings = ["resolution=16", "patch=8", "width=16", "depth=4", "heads=2", "mlp=32"];
     let config = apply_settings(&preset(kind).unwrap(), &settings).unwrap();
     let model = config.init(Seed::new(0), &Device::flex()).unwrap();
     let model = with_values(model, |parameter| {

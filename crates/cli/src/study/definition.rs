@@ -284,6 +284,18 @@ mod tests {
     }
 
     #[test]
+    fn a_study_of_an_earlier_version_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = "seeds = 1\nsettings = []\n\n[outside]\nx = \"/a\"\n";
+        std::fs::write(folder.path().join(OPTIONS), old).unwrap();
+        let ood = BTreeMap::from([("x".to_owned(), "/b".to_owned())]);
+        let options = Options { seeds: 1, settings: Vec::new(), ood };
+        let settled = Study::find("e3").unwrap().settle(folder.path(), &options).map(drop);
+        let message = settled.unwrap_err().to_string();
+        assert!(message.contains("x was /a and is /b"), "{message}");
+    }
+
+    #[test]
     fn no_text_makes_it_panic() {
         let files = |name: &str| {
             let (_, files) = STUDIES.iter().find(|(known, _)| *known == name).unwrap();

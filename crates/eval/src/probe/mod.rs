@@ -44,11 +44,13 @@ pub struct Support {
 }
 
 /// What is solved is as large as the smaller side of `X [N, D + 1]`.
-enum Equations {
-    /// `XᵀX`, and `XᵀY [D + 1, classes]`.
-    Primal { gram: Vec<f64>, products: Vec<f64> },
-    /// `XXᵀ`, and `X` and `Y [N, classes]` themselves.
-    Dual { gram: Vec<f64>, x: Tensor<2>, y: Vec<f64> },
+struct Equations {
+    /// `XᵀX`, or `XXᵀ` where there are fewer rows than columns.
+    gram: Vec<f64>,
+    /// `XᵀY [D + 1, classes]`, or `Y [N, classes]`.
+    right: Vec<f64>,
+    /// `X`, where there are fewer rows than columns: it leads from the solution to the weights.
+    rows: Option<Tensor<2>>,
 }
 
 struct Whitening {
@@ -95,29 +97,8 @@ impl Support {
         let width = features.len() / rows;
         let whitening = Whitening::of(features, width);
         let equations = match rows <= width {
-            true => {
-                let x = matrix(whitening.apply(features), [rows, width + 1], device);
-                let gram = values(x.clone().matmul(x.clone().transpose()));
-                let mut y = vec![-1.0; rows * classes];
-                labels.iter().enumerate().for_each(|(row, label)| y[row * classes + label] = 1.0);
-                Equations::Dual { gram, x, y }
-            }
-            false => {
-                let mut gram: Option<Tensor<2>> = None;
-                let mut sums = Sums::new(width + 1, classes);
-                for (features, labels) in features.chunks(ROWS * width).zip(labels.chunks(ROWS)) {
-                    if stopped() {
-                        return Err(ProbeError::Interrupted);
-                    }
-                    let x = whitening.apply(features);
-                    sums.add(&x, labels);
-                    let x = matrix(x, [labels.len(), width + 1], device);
-                    let part = x.clone().transpose().matmul(x);
-                    gram = Some(gram.map_or(part.clone(), |sum| sum + part));
-                }
-                let gram = gram.map(values).unwrap_or_default();
-                Equations::Primal { gram, products: sums.products() }
-            }
+            true => Equations::dual(&whitening, features, labels, classes, device),
+            false => Equations::primal(&whitening, features, labels, classes, device, stopped)?,
         };
         Ok(Self { whitening, classes, equations, device: device.clone() })
     }
@@ -134,20 +115,63 @@ impl Support {
 
     /// `W = (XᵀX + λI)⁻¹ XᵀY`, or `Xᵀ (XXᵀ + λI)⁻¹ Y` where there are fewer rows than columns.
     pub fn solve(&self, l2: f64) -> Result<Probe<'_>, ProbeError> {
-        let (gram, right) = match &self.equations {
-            Equations::Primal { gram, products } => (gram, products),
-            Equations::Dual { gram, y, .. } => (gram, y),
-        };
+        let Equations { gram, right, rows } = &self.equations;
         let size = right.len() / self.classes;
         let (mut gram, mut solution) = (gram.clone(), right.clone());
         (0..size).for_each(|i| gram[i * size + i] += l2);
         solve(&mut gram, size, &mut solution, self.classes, &self.device)?;
         let solution = matrix(solution, [size, self.classes], &self.device);
-        let weights = match &self.equations {
-            Equations::Primal { .. } => solution,
-            Equations::Dual { x, .. } => x.clone().transpose().matmul(solution),
+        let weights = match rows {
+            Some(x) => x.clone().transpose().matmul(solution),
+            None => solution,
         };
         Ok(Probe { support: self, weights })
+    }
+}
+
+impl Equations {
+    fn dual(
+        whitening: &Whitening,
+        features: &[f32],
+        labels: &[usize],
+        classes: usize,
+        device: &Device,
+    ) -> Self {
+        let x = whitening.apply(features);
+        let shape = [labels.len(), x.len() / labels.len()];
+        let x = matrix(x, shape, device);
+        let gram = values(x.clone().matmul(x.clone().transpose()));
+        let mut right = vec![-1.0; labels.len() * classes];
+        labels.iter().enumerate().for_each(|(row, label)| right[row * classes + label] = 1.0);
+        Self { gram, right, rows: Some(x) }
+    }
+
+    fn primal(
+        whitening: &Whitening,
+        features: &[f32],
+        labels: &[usize],
+        classes: usize,
+        device: &Device,
+        stopped: impl Fn() -> bool,
+    ) -> Result<Self, ProbeError> {
+        let width = whitening.mean.len();
+        let mut sums = Sums::new(width + 1, classes);
+        let mut gram: Option<Tensor<2>> = None;
+        for (features, labels) in features.chunks(ROWS * width).zip(labels.chunks(ROWS)) {
+            if stopped() {
+                return Err(ProbeError::Interrupted);
+            }
+            let x = whitening.apply(features);
+            sums.add(&x, labels);
+            let x = matrix(x, [labels.len(), width + 1], device);
+            let part = x.clone().transpose().matmul(x);
+            gram = Some(match gram {
+                Some(sum) => sum + part,
+                None => part,
+            });
+        }
+        let gram = gram.map(values).unwrap_or_default();
+        Ok(Self { gram, right: sums.products(), rows: None })
     }
 }
 
