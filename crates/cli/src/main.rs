@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Command::Eval(command) => command.run(&device),
         Command::FewShot(command) => command.run(&device),
         Command::Predict(command) => command.run(&device),
-        Command::Compare(command) => command.run(),
+        Command::Compare(command) => command.run(&device),
         Command::Study(command) => command.run(),
         Command::Init(command) => command.run(&device),
         Command::Cost(command) => command.run(),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use burn::tensor::Device;
 use clap::{Args, Parser};
 use omma_base::files::fresh_folder;
 use omma_eval::{
@@ -53,10 +54,10 @@ struct Defaults {
 }
 
 impl Compare {
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self, device: &Device) -> Result<()> {
         check_distinct(&self.runs)?;
         let evaluations: Vec<Evaluation> =
-            self.runs.iter().map(|path| evaluation(path)).collect::<Result<_>>()?;
+            self.runs.iter().map(|path| evaluation(path, device)).collect::<Result<_>>()?;
         let comparison = Comparison::new(&evaluations, self.baseline.as_deref())?;
         let folder = match &self.out {
             Some(folder) => folder.clone(),
@@ -74,7 +75,7 @@ impl Compare {
     }
 }
 
-fn evaluation(path: &Path) -> Result<Evaluation> {
+fn evaluation(path: &Path, device: &Device) -> Result<Evaluation> {
     let judged = if path.is_dir() { path.join("eval.json").exists() } else { path.is_file() };
     let is_run = path.join("recipe.toml").is_file();
     if judged || !is_run {
