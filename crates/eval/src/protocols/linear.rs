@@ -10,8 +10,8 @@ use crate::{
     stream::{Images, Watcher},
 };
 
-/// Larger sides are made smaller. From as many images, a classifier of 16 pixels a side is better than one
-/// of 32, whose pixels are alike and nine times the work; and of smaller images it can see more.
+/// Larger sides are made smaller. From as many images, a classifier of 16 pixels a side is no worse than
+/// one of 32, which is sixteen times the work; so it can see more of them.
 const LARGEST_SIDE: usize = 16;
 /// A classifier of more weights sees still smaller images: with tens of thousands of classes it would be
 /// larger than the model that it is compared with.
