@@ -168,7 +168,7 @@ fn a_checkpoint_can_be_fine_tuned_on_other_classes_and_sizes() {
     command.assert().success();
     let recipe =
         fs::read_to_string(folder.path().join("runs/finetune-vmoe-1/recipe.toml")).unwrap();
-    assert!(recipe.contains("position_resolution = 32"), "{recipe}");
+    assert!(recipe.contains("position_resolution = [32, 32]"), "{recipe}");
     let mut command = train(folder.path(), "vit", &["model.moe=null", "model.width=24"]);
     command.args(["--init", "runs/vmoe-1"]);
     assert!(error(command).contains("is not the recipe's model"));

@@ -10,9 +10,10 @@ use omma_golden::{Case, Kind, check_cases};
 #[test]
 fn metrics_and_probes_agree_with_their_references() {
     check_cases(
-        |kind| [Kind::Metrics, Kind::FewShot].contains(&kind),
+        |kind| [Kind::Metrics, Kind::FewShot, Kind::Detection].contains(&kind),
         |kind, case| match kind {
             Kind::Metrics => metrics(case),
+            Kind::Detection => detection(case),
             _ => fewshot(case),
         },
     );
@@ -28,6 +29,23 @@ fn by_input(case: &Case, name: &str) -> Vec<Vec<Vec<f64>>> {
 
 fn indices(case: &Case, name: &str) -> Vec<usize> {
     case.ints(name).iter().map(|v| *v as usize).collect()
+}
+
+/// Confidence is high on the inside: where the outside is positive, its opposite is the score.
+fn detection(case: &Case) {
+    let read = |name: &str, sign: f64| -> Vec<f64> {
+        case.floats(name).iter().map(|value| sign * f64::from(*value)).collect()
+    };
+    for (side, positives, negatives, sign) in [
+        ("inside", "input/inside", "input/outside", 1.0),
+        ("outside", "input/outside", "input/inside", -1.0),
+    ] {
+        let found = Detection::of(&read(positives, sign), &read(negatives, sign)).unwrap();
+        let Detection { auroc, aupr, fpr95 } = found;
+        for (name, value) in [("auroc", auroc), ("aupr", aupr), ("fpr95", fpr95)] {
+            case.expect_values(&format!("output/{side}_positive.{name}"), &[value as f32]);
+        }
+    }
 }
 
 fn metrics(case: &Case) {

@@ -18,7 +18,7 @@ pub use encoder::{BatchEnsembleConfig, EncoderConfig, FastWeights, FeedForwardKi
 pub use head::{ClassifierConfig, HeadConfig, Pooling};
 pub use image::{ImageConfig, Normalisation, Position};
 pub use moe::MoeConfig;
-pub use names::full_name;
+pub use names::{full_name, short_name};
 use omma_base::{Seed, range::check_all};
 use omma_routing::{Order, Scope};
 pub use placement::Placement;

@@ -52,7 +52,7 @@ pub fn full_name(key: &str) -> String {
 }
 
 /// The shortest name of a setting, which is what its user has most likely written.
-pub(super) fn short_name(key: &str) -> String {
+pub fn short_name(key: &str) -> String {
     let fits = |full: &str| match key.strip_prefix(full) {
         Some(rest) => rest.is_empty() || rest.starts_with('.'),
         None => false,

@@ -3,7 +3,10 @@
 //! A recipe is a stack of layers: what it is based on, its own file, what the user sets. Later ones win. In
 //! each, the name of a router goes before its settings.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use omma_base::{files::read_regular, nearest, range::check_setting};
 use omma_model::{ModelConfig, apply_value, checkpoint, full_name, names_router, preset};
@@ -251,15 +254,14 @@ fn layers(text: &str, path: &Path) -> Result<Vec<Layer>> {
 
 /// Whether every setting of a model is there, as in the recipe that is saved with a run.
 fn is_whole<'a>(settings: impl Iterator<Item = &'a Setting>) -> bool {
-    let named = settings.filter_map(|setting| setting.key.strip_prefix("model."));
-    let named: Vec<String> = named.map(full_name).collect();
+    let full = |key: &str| key.strip_prefix("model.").map(full_name);
+    let named: BTreeSet<String> = settings.filter_map(|setting| full(&setting.key)).collect();
     let tree = serde_json::to_value(ModelConfig::default()).expect("it can be written");
     let mut keys = Vec::new();
-    flatten(&tree, "", &mut keys);
+    flatten(&tree, "model.", &mut keys);
     // What a model may do without is left out of files.
-    let mut keys =
-        keys.iter().filter(|setting| !setting.value.is_null()).map(|setting| &setting.key);
-    keys.all(|key| named.iter().any(|name| name == key || *key == format!("{name}.kind")))
+    let mut keys = keys.iter().filter(|setting| !setting.value.is_null());
+    keys.all(|setting| full(&setting.key).is_some_and(|key| named.contains(&key)))
 }
 
 /// Tables become dotted keys; lists stay values, and so do tables of a model that say what kind of thing

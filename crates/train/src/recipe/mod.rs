@@ -19,7 +19,7 @@ use omma_data::{
     augment::{Augmentation, Mixing},
     formats::DataSpec,
 };
-use omma_model::{ImageConfig, ModelConfig, ModelError};
+use omma_model::{ImageConfig, ModelConfig, ModelError, short_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -248,7 +248,11 @@ impl Recipe {
         let keys: BTreeSet<&String> = here.keys().chain(there.keys()).collect();
         let text = |value: Option<&Value>| value.map_or("nothing".to_owned(), Value::to_string);
         let differ = keys.into_iter().filter(|key| here.get(*key) != there.get(*key));
-        differ.map(|key| (key.clone(), text(here.get(key)), text(there.get(key)))).collect()
+        let short = |key: &str| match key.strip_prefix("model.") {
+            Some(key) => format!("model.{}", short_name(key)),
+            None => key.to_owned(),
+        };
+        differ.map(|key| (short(key), text(here.get(key)), text(there.get(key)))).collect()
     }
 
     /// Says what cannot be.
