@@ -8,14 +8,14 @@ use crate::text::escape;
 
 const STYLE: &str = include_str!("page.css");
 
-/// A picture with what was said of it.
+/// A picture with a prediction about it.
 #[derive(Debug, Clone, Default)]
 pub struct PictureCard {
     /// The picture; [`png`](crate::png) makes one of pixels.
     pub png: Vec<u8>,
     /// What it is.
     pub caption: String,
-    /// Whether what was said is right, if that can be told.
+    /// Whether the prediction is right, if that can be told.
     pub good: Option<bool>,
     /// What else to know, in small print.
     pub detail: String,

@@ -1,4 +1,4 @@
-//! What a gate said about its tokens, on the host.
+//! The values of a gate, on the host.
 
 use std::ops::Range;
 

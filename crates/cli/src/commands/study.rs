@@ -13,7 +13,7 @@ use omma_eval::{
 
 use crate::{
     interrupt::{Interrupted, on_signals},
-    study::{Job, Options, STUDIES, Study, SystemPlan, run_jobs},
+    study::{Job, Options, STUDIES, Study, StudySystem, run_jobs},
     subject::{ood_meanings, ood_name, ood_sets},
     table::{note, say, table, table_of},
 };
@@ -137,7 +137,7 @@ impl StudyCommand {
     fn train_arguments(
         &self,
         folder: &Path,
-        system: &SystemPlan,
+        system: &StudySystem,
         seed: usize,
         run: &Path,
     ) -> Vec<String> {

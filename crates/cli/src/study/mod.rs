@@ -2,13 +2,13 @@
 //!
 //! | file | room for |
 //! |---|---|
-//! | `definition.rs` | `study.toml`, and the studies that come with the program |
+//! | `setup.rs` | `study.toml`, and the studies that come with the program |
 //! | `jobs.rs` | trainings and evaluations as processes, a few at a time |
 
-mod definition;
 mod jobs;
+mod setup;
 
 pub(crate) use self::{
-    definition::{Options, STUDIES, Study, SystemPlan},
     jobs::{Job, run_jobs},
+    setup::{Options, STUDIES, Study, StudySystem},
 };

@@ -54,7 +54,7 @@ impl HeatMap {
         let across = (WIDTH - left - 14.0) / columns.len() as f64;
         let height = (across * rows.len() as f64).clamp(90.0, 430.0);
         let down = height / rows.len() as f64;
-        let plan = Plan { left, top, across, down };
+        let arrangement = Arrangement { left, top, across, down };
 
         svg.text(
             Colour::Muted,
@@ -65,9 +65,9 @@ impl HeatMap {
         );
         key(&mut svg, used + 16.0);
         if cells.len() <= NAMED {
-            draw(&mut svg, &plan, &cells, &rows, &columns);
+            draw(&mut svg, &arrangement, &cells, &rows, &columns);
         } else {
-            draw_together(&mut svg, &plan, &cells);
+            draw_together(&mut svg, &arrangement, &cells);
         }
         svg.add(format_args!(
             r#"<rect {} x="{}" y="{}" width="{}" height="{}" fill="none" stroke="currentColor"/>"#,
@@ -126,14 +126,14 @@ impl HeatMap {
 
 /// Where cells lie.
 #[derive(Debug)]
-struct Plan {
+struct Arrangement {
     left: f64,
     top: f64,
     across: f64,
     down: f64,
 }
 
-impl Plan {
+impl Arrangement {
     fn middle(&self, cell: &Cell) -> (f64, f64) {
         let (column, row) = (cell.column as f64 + 0.5, cell.row as f64 + 0.5);
         (self.left + self.across * column, self.top + self.down * row)
@@ -156,8 +156,14 @@ impl Plan {
     }
 }
 
-fn draw(svg: &mut Svg, plan: &Plan, cells: &[Cell], rows: &[String], columns: &[String]) {
-    let size = plan.text_size(cells);
+fn draw(
+    svg: &mut Svg,
+    arrangement: &Arrangement,
+    cells: &[Cell],
+    rows: &[String],
+    columns: &[String],
+) {
+    let size = arrangement.text_size(cells);
     for cell in cells {
         let (row, column) = (&rows[cell.row], &columns[cell.column]);
         let percent = number((cell.share * 1000.0).round() / 10.0);
@@ -166,12 +172,12 @@ fn draw(svg: &mut Svg, plan: &Plan, cells: &[Cell], rows: &[String], columns: &[
         svg.add(format_args!(
             r#"<g><path {} d="{}" fill="currentColor" fill-opacity="{}"/>"#,
             Colour::Series(0),
-            plan.outline(cell),
+            arrangement.outline(cell),
             opacity(cell.share)
         ));
         if let Some(size) = size {
             let colour = if opacity(cell.share) > 0.55 { Colour::Paper } else { Colour::Ink };
-            let (x, y) = plan.middle(cell);
+            let (x, y) = arrangement.middle(cell);
             svg.add(format_args!(
                 r#"<text {colour} x="{}" y="{}" font-size="{}" text-anchor="middle" fill="currentColor">{}</text>"#,
                 Px(x),
@@ -184,11 +190,11 @@ fn draw(svg: &mut Svg, plan: &Plan, cells: &[Cell], rows: &[String], columns: &[
     }
 }
 
-fn draw_together(svg: &mut Svg, plan: &Plan, cells: &[Cell]) {
+fn draw_together(svg: &mut Svg, arrangement: &Arrangement, cells: &[Cell]) {
     let mut shades = vec![String::new(); SHADES];
     for cell in cells {
         let shade = (cell.share * SHADES as f64).ceil() as usize;
-        shades[shade.clamp(1, SHADES) - 1] += &plan.outline(cell);
+        shades[shade.clamp(1, SHADES) - 1] += &arrangement.outline(cell);
     }
     for (shade, outlines) in shades.iter().enumerate().filter(|(_, all)| !all.is_empty()) {
         svg.add(format_args!(

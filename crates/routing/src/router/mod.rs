@@ -48,7 +48,7 @@ pub struct Routing {
     pub plan: Plan,
     /// What it costs.
     pub losses: AuxiliaryLosses,
-    /// What the gates said, one table per gate; empty for soft routing.
+    /// The gates' values, one table per gate; empty for soft routing.
     pub tables: Vec<GateTable>,
     /// The share of tokens whose best expert was not pruned, if any was.
     pub(crate) coverage: Option<f64>,

@@ -65,4 +65,41 @@ mod tests {
         let message = Recipe::find("fashion-vmeo", &Request::default()).unwrap_err().to_string();
         assert!(message.contains("fashion-vmoe"), "{message}");
     }
+
+    /// Paper 001 compares six routers; a recipe is its constructor with 8 experts and one expert's worth of
+    /// work per token, and differs from the others in nothing else.
+    #[test]
+    fn the_recipes_of_routers_are_their_constructors() {
+        use omma_routing::{Allocation, ROUTERS};
+        let first = Recipe::find("softmax-token-choice", &Request::default()).unwrap();
+        for (name, make) in ROUTERS {
+            let recipe = Recipe::find(name, &Request::default()).unwrap();
+            let mut router = make(8, 1);
+            match &mut router.allocation {
+                // §3.1: as many places as tokens.
+                Allocation::TokenChoice(choice) if router.affinity == Default::default() => {
+                    choice.capacity.as_mut().unwrap().factor = 1.0;
+                }
+                // 8 slots of 8 experts for 64 tokens.
+                Allocation::Soft(soft) => soft.slots = 8,
+                _ => {}
+            }
+            assert_eq!(recipe.model.moe().unwrap().router, router, "{name}");
+            let mut model = recipe.model;
+            model.encoder.moe = first.model.encoder.moe.clone();
+            assert_eq!(model, first.model, "{name}");
+            assert_eq!((recipe.train, recipe.optimiser), (first.train.clone(), first.optimiser));
+        }
+    }
+
+    #[test]
+    fn every_recipe_begins_with_its_command_and_what_it_takes() {
+        for (name, text) in BUILT_IN {
+            let lines: Vec<&str> = text.lines().take(2).collect();
+            let command =
+                if *name == "default" { "# omma train" } else { &format!("# omma train {name}") };
+            assert!(lines[0].starts_with(command), "{name}: {}", lines[0]);
+            assert!(lines[1].starts_with("# ") && lines[1].len() > 20, "{name}: {}", lines[1]);
+        }
+    }
 }

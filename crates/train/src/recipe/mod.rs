@@ -15,7 +15,7 @@ use omma_base::{
     range::{OutOfRange, check_all},
 };
 use omma_data::{
-    Pixels, Selection, Shared, TrainOptions,
+    Pixels, Selection, Shared, TargetKind, TrainOptions,
     augment::{Augmentation, Mixing},
     formats::DataSpec,
 };
@@ -196,13 +196,13 @@ impl Recipe {
     }
 
     /// How training batches are made.
-    pub fn loading(&self) -> TrainOptions {
+    pub(crate) fn loading(&self, targets: TargetKind) -> TrainOptions {
         TrainOptions {
             batch: self.train.batch / self.train.parts().max(1),
             pixels: self.pixels(),
             augmentation: self.augment,
             mixing: self.mixing,
-            targets: self.task.targets(self),
+            targets,
             prefetch: self.data.prefetch,
             workers: self.data.workers,
             bad_share: self.data.bad_share,

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
-use omma_data::{Batch, Shared, Targets, augment::Mixing};
+use omma_data::{Batch, Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{Binning, EvalError, Images, System, Test, TestProtocol, Watcher, linear_baseline};
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
@@ -21,6 +21,7 @@ const NLL: Measure = Measure { key: "nll", title: "NLL", unit: Unit::Nats };
 pub(super) struct Classification {
     data: String,
     classes: Vec<String>,
+    smoothing: f64,
     mixes: bool,
     compares: bool,
 }
@@ -38,6 +39,7 @@ impl Classification {
         Ok(Self {
             data: recipe.data.name.clone(),
             classes: train.to_vec(),
+            smoothing: recipe.train.label_smoothing,
             mixes: recipe.mixing != Mixing::default(),
             compares: recipe.train.linear_baseline,
         })
@@ -58,6 +60,10 @@ fn scores(test: &Test) -> [(&'static str, f64); 2] {
 impl Task for Classification {
     fn fitted(&self, model: ModelConfig) -> ModelConfig {
         model.with_classes(self.classes.len())
+    }
+
+    fn targets(&self) -> TargetKind {
+        TargetKind::Classes { smoothing: self.smoothing }
     }
 
     fn measures(&self) -> &'static [Measure] {

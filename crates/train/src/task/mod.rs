@@ -38,19 +38,15 @@ impl TaskKind {
             Self::Classification => Ok(Arc::new(Classification::new(recipe, data)?)),
         }
     }
-
-    /// What batches hold besides images.
-    pub(crate) fn targets(self, recipe: &Recipe) -> TargetKind {
-        match self {
-            Self::Classification => TargetKind::Classes { smoothing: recipe.train.label_smoothing },
-        }
-    }
 }
 
 /// What a model is trained for.
 pub(crate) trait Task: Send + Sync {
     /// The model, with what the data says of it.
     fn fitted(&self, model: ModelConfig) -> ModelConfig;
+
+    /// What batches hold besides images.
+    fn targets(&self) -> TargetKind;
 
     /// The scores that it is judged by; the first decides which checkpoint is best.
     fn measures(&self) -> &'static [Measure];

@@ -140,7 +140,8 @@ impl Trainer {
         };
         let cursor = Cursor { batches: progress.step * recipe.train.parts() as u64 };
         let seed = Seed::new(recipe.seed).named("data");
-        let loader = TrainLoader::new(data.train.clone(), recipe.loading(), seed, cursor)?;
+        let options = recipe.loading(task.targets());
+        let loader = TrainLoader::new(data.train.clone(), options, seed, cursor)?;
         let shards = Shards::new(recipe.train.shards)?;
         let logs = Logs::open(&run, progress.step)?;
         run.write_json("classes.json", &data.train.classes())?;

@@ -41,7 +41,7 @@ pub(crate) struct Study {
     /// Test images per corruption and severity; 0 leaves corruptions out.
     #[serde(default)]
     pub(crate) shift_samples: usize,
-    pub(crate) systems: Vec<SystemPlan>,
+    pub(crate) systems: Vec<StudySystem>,
     /// All files of the study, by their names.
     #[serde(skip)]
     files: Vec<(String, String)>,
@@ -63,7 +63,7 @@ const OPTIONS: &str = "options.toml";
 /// One row of the study's table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct SystemPlan {
+pub(crate) struct StudySystem {
     pub(crate) label: String,
     /// A file beside `study.toml`.
     pub(crate) recipe: String,
@@ -79,7 +79,7 @@ fn one() -> usize {
     1
 }
 
-impl SystemPlan {
+impl StudySystem {
     /// Seeds of the models of the ensemble with a number. The first is the number itself, so that an
     /// ensemble has its first model in common with the single models of its recipe.
     pub(crate) fn seeds(&self, number: usize, seeds: usize) -> Vec<usize> {
@@ -163,7 +163,7 @@ impl Study {
     }
 
     /// The recipe of a system, with all that is on top of it.
-    pub(crate) fn recipe(&self, system: &SystemPlan, settings: &[String]) -> Result<Recipe> {
+    pub(crate) fn recipe(&self, system: &StudySystem, settings: &[String]) -> Result<Recipe> {
         let file = self.files.iter().find(|(name, _)| *name == system.recipe);
         let Some((name, text)) = file else {
             bail!("there is no {} beside {STUDY}", system.recipe);
@@ -229,8 +229,8 @@ impl Study {
 
     /// Where a model of a system is trained. Systems that differ in nothing but how many models they
     /// have share them.
-    pub(crate) fn run_folder(&self, folder: &Path, system: &SystemPlan, seed: usize) -> PathBuf {
-        let same = |other: &&SystemPlan| {
+    pub(crate) fn run_folder(&self, folder: &Path, system: &StudySystem, seed: usize) -> PathBuf {
+        let same = |other: &&StudySystem| {
             other.recipe == system.recipe && other.settings == system.settings
         };
         let first = self.systems.iter().find(same).unwrap_or(system);
@@ -238,7 +238,7 @@ impl Study {
     }
 
     /// Where a system is judged.
-    pub(crate) fn eval_folder(&self, folder: &Path, system: &SystemPlan, seed: usize) -> PathBuf {
+    pub(crate) fn eval_folder(&self, folder: &Path, system: &StudySystem, seed: usize) -> PathBuf {
         folder.join("evals").join(format!("{}-{seed}", slug(&system.label)))
     }
 }
