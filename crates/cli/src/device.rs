@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 
-/// The device of this process; processes that it starts have the same.
+/// The device of this process.
 #[derive(Args)]
 pub(crate) struct DeviceArguments {
     /// Where to compute

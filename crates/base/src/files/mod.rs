@@ -1,9 +1,11 @@
-//! Files and folders: written whole, owned by one process, read only where reading ends.
+//! Files and folders: written whole, owned by one process, read only where reading ends; tensors with
+//! checksums.
 
 mod atomic;
 mod fresh;
 mod lock;
 mod regular;
+pub mod tensors;
 mod walk;
 
 pub use self::{

@@ -25,7 +25,7 @@ use crate::table::{grouped, say, short, table};
 pub(crate) struct Inspect {
     /// A folder with a checkpoint, or a file
     checkpoint: PathBuf,
-    /// What a checkpoint of another project does not say, such as heads=6 or resolution=[24,32]
+    /// What a checkpoint of another project does not say, such as heads=6
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// Every tensor of the file

@@ -28,7 +28,7 @@ pub use self::{
 pub(crate) use self::detection::Curve;
 
 /// The place of the largest value; the first of equal ones.
-pub fn largest(values: &[f64]) -> usize {
+pub fn largest<T: PartialOrd>(values: &[T]) -> usize {
     let mut best = 0;
     for (place, value) in values.iter().enumerate() {
         if *value > values[best] {

@@ -9,14 +9,19 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     fs,
     path::{Path, PathBuf},
 };
 
 use burn::tensor::Device;
-use omma_base::{Seed, checksum, files::write_atomically};
-use safetensors::{Dtype, SafeTensorError, View, tensor::serialize_to_file};
+use omma_base::{
+    Seed, checksum,
+    files::{
+        tensors::{Floats, bytes_of, is_sealed, sealed, write_tensors},
+        write_atomically,
+    },
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -85,21 +90,12 @@ pub fn save(model: &VisionTransformer, folder: &Path) -> Result<Identity> {
         (tensor.parameter.name.clone(), checksum.finish())
     };
     let checksums = tensors.iter().map(sum).collect();
-    let config = serde_json::value::to_raw_value(model.config()).expect("it can be written");
-    let config_checksum = checksum(config.get());
+    let (config, config_checksum) = sealed(model.config());
     let note = Note { format: FORMAT, config, config_checksum, checksums };
     let note = serde_json::to_string(&note).expect("a configuration can be written");
     let identity = Identity::of(&note);
     let weights = folder.join(WEIGHTS);
-    write_atomically(&weights, |temporary| {
-        let notes = HashMap::from([(NOTE.to_owned(), note)]);
-        let views = tensors.iter().map(|tensor| (tensor.parameter.name.as_str(), tensor));
-        serialize_to_file(views, Some(notes), temporary).map_err(|error| match error {
-            SafeTensorError::IoError(error) => error,
-            other => std::io::Error::other(other),
-        })
-    })
-    .map_err(ModelError::io(&weights))?;
+    write_tensors(&weights, (NOTE, note), &tensors).map_err(ModelError::io(&weights))?;
     let config = serde_json::to_string_pretty(model.config()).expect("it can be written");
     let path = folder.join(CONFIG);
     write_atomically(&path, |temporary| fs::write(temporary, config + "\n"))
@@ -178,7 +174,7 @@ fn read_note(path: &Path, file: &SafetensorsFile) -> Result<Described> {
     if note.format != FORMAT {
         return Err(fault(format!("it has format {}, this program reads {FORMAT}", note.format)));
     }
-    if note.config_checksum != checksum(note.config.get()) {
+    if !is_sealed(&note.config, &note.config_checksum) {
         return Err(fault("its configuration does not have its checksum".to_owned()));
     }
     let config = serde_json::from_str(note.config.get()).map_err(unreadable)?;
@@ -197,28 +193,18 @@ fn warn_of_another_config(weights: &Path, inside: &ModelConfig) {
     }
 }
 
-impl View for &ParameterValues {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
+impl Floats for ParameterValues {
+    fn name(&self) -> &str {
+        &self.parameter.name
     }
 
-    fn shape(&self) -> &[usize] {
-        &self.parameter.shape
+    fn shape(&self) -> Cow<'_, [usize]> {
+        Cow::Borrowed(&self.parameter.shape)
     }
 
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Owned(bytes_of(&self.read()))
+    fn values(&self) -> Cow<'_, [f32]> {
+        Cow::Owned(self.read())
     }
-
-    fn data_len(&self) -> usize {
-        4 * self.parameter.shape.iter().product::<usize>()
-    }
-}
-
-fn bytes_of(values: &[f32]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(4 * values.len());
-    values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
-    bytes
 }
 
 /// CRC-32 of a tensor's name, shape and bytes.

@@ -1,39 +1,17 @@
-//! From the text of a recipe and settings on top of it to a [`Recipe`].
-//!
-//! A recipe is a stack of layers: what it is based on, its own file, what the user sets. Later ones win. In
-//! each, the name of a router goes before its settings.
+//! From the text of a recipe and settings on top of it to a [`Recipe`]: layer by layer, and the last wins.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
-use omma_base::{files::read_regular, nearest, range::check_setting};
-use omma_model::{ModelConfig, apply_value, checkpoint, full_name, names_router, preset};
+use omma_base::{nearest, range::check_setting};
+use omma_model::{ModelConfig, apply_value, checkpoint, preset};
 use serde_json::{Map, Value};
 
-use super::{RANGES, Recipe, Request, built_in, of_model, out_of_range, recipe_error};
+use super::{
+    RANGES, Recipe, Request, built_in,
+    layers::{Layer, Setting, is_whole, layers, read_text, table},
+    of_model, out_of_range, recipe_error,
+};
 use crate::error::{Result, TrainError};
-
-/// A key, its value, and how its user wrote it.
-#[derive(Debug, Clone)]
-pub(super) struct Setting {
-    key: String,
-    value: Value,
-    text: String,
-}
-
-/// Settings that belong together, and the file that they are from.
-struct Layer {
-    settings: Vec<Setting>,
-    /// Nothing where the user gave them with the command.
-    file: Option<String>,
-}
-
-/// A recipe has a few thousand bytes.
-const LARGEST: u64 = 1 << 24;
-/// Recipes that are based on each other.
-const DEEPEST: usize = 16;
 
 impl Recipe {
     /// A recipe by its name, or by the path of its file, with what the user asks for on top.
@@ -62,9 +40,9 @@ impl Recipe {
     /// `model.preset` names what the rest of `[model]` changes; with `init` that is the checkpoint's model.
     fn build(text: &str, path: &Path, request: &Request) -> Result<Self> {
         let mut layers = layers(text, path)?;
-        layers.push(Layer { settings: request.settings()?, file: None });
+        layers.push(Layer::new(request.settings()?, None));
         let all = || layers.iter().flat_map(|layer| &layer.settings);
-        let last = |key: &str| all().filter(|setting| setting.key == key).last();
+        let last = |key: &str| all().rfind(|setting| setting.key == key);
         let model = match (last("init"), last("model.preset")) {
             (_, Some(name)) => preset(&name.text)?,
             // A saved recipe does not need the checkpoint that its run began with any more.
@@ -171,115 +149,6 @@ impl Recipe {
     }
 }
 
-impl Setting {
-    pub(super) fn new(key: &str, value: Value) -> Self {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Self { key: key.to_owned(), value, text }
-    }
-
-    pub(super) fn parse(text: &str) -> Result<Self> {
-        let (key, value) = text
-            .split_once('=')
-            .ok_or_else(|| TrainError::SettingSyntax { text: text.to_owned() })?;
-        let (key, text) = (key.trim().to_owned(), value.trim().to_owned());
-        let value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.clone()));
-        Ok(Self { key, value, text })
-    }
-
-    fn names_router(&self) -> bool {
-        self.key.strip_prefix("model.").is_some_and(|key| names_router(key, &self.value))
-    }
-}
-
-fn read_text(path: &Path) -> Result<String> {
-    let text = read_regular(path, LARGEST).map_err(TrainError::io(path))?;
-    String::from_utf8(text).map_err(|_| TrainError::RecipeSyntax {
-        path: path.to_owned(),
-        why: "it is not text in UTF-8".to_owned(),
-    })
-}
-
-fn table(text: &str, path: &Path) -> Result<toml::Table> {
-    let table: toml::Table = toml::from_str(text).map_err(|error| TrainError::RecipeSyntax {
-        path: path.to_owned(),
-        why: error.to_string().trim_end().to_owned(),
-    })?;
-    // JSON, which settings go through, would make nothing of these.
-    match not_finite(&toml::Value::Table(table.clone()), "") {
-        Some(key) => Err(recipe_error(format!("{}: {key} is not a finite number", path.display()))),
-        None => Ok(table),
-    }
-}
-
-/// A recipe's own settings, below them those of the recipe that it is based on, and so on. A base is a
-/// recipe that comes with the program, or a file beside this one; its name and purpose are not taken over.
-fn layers(text: &str, path: &Path) -> Result<Vec<Layer>> {
-    let mut layers: Vec<Layer> = Vec::new();
-    let (mut text, mut path) = (text.to_owned(), path.to_owned());
-    for depth in 0..DEEPEST {
-        let mut table = table(&text, &path)?;
-        let base = table.remove("base");
-        if depth > 0 {
-            table.remove("name");
-            table.remove("about");
-        }
-        let mut settings = Vec::new();
-        flatten(&serde_json::to_value(&table).unwrap_or_default(), "", &mut settings);
-        settings.sort_by_key(|setting| !setting.names_router());
-        layers.push(Layer { settings, file: Some(path.display().to_string()) });
-        let fault = |why: String| TrainError::RecipeSyntax { path: path.clone(), why };
-        match base {
-            None => {
-                layers.reverse();
-                return Ok(layers);
-            }
-            Some(toml::Value::String(base)) if base.ends_with(".toml") => {
-                path = path.parent().unwrap_or(Path::new("")).join(&base);
-                text = read_text(&path)?;
-            }
-            Some(toml::Value::String(base)) => {
-                text = built_in(&base).map_err(|error| fault(error.to_string()))?.to_owned();
-                path = format!("recipe {base}").into();
-            }
-            Some(other) => {
-                return Err(fault(format!(
-                    "base is the name or the file of a recipe, not {other}"
-                )));
-            }
-        }
-    }
-    let why = format!("it is based on more than {DEEPEST} others, or on itself");
-    Err(TrainError::RecipeSyntax { path, why })
-}
-
-/// Whether every setting of a model is there, as in the recipe that is saved with a run.
-fn is_whole<'a>(settings: impl Iterator<Item = &'a Setting>) -> bool {
-    let full = |key: &str| key.strip_prefix("model.").map(full_name);
-    let named: BTreeSet<String> = settings.filter_map(|setting| full(&setting.key)).collect();
-    let tree = serde_json::to_value(ModelConfig::default()).expect("it can be written");
-    let mut keys = Vec::new();
-    flatten(&tree, "model.", &mut keys);
-    // What a model may do without is left out of files.
-    let mut keys = keys.iter().filter(|setting| !setting.value.is_null());
-    keys.all(|setting| full(&setting.key).is_some_and(|key| named.contains(&key)))
-}
-
-/// Tables become dotted keys; lists stay values, and so do tables of a model that say what kind of thing
-/// they describe, which are nothing without that.
-fn flatten(value: &Value, prefix: &str, all: &mut Vec<Setting>) {
-    for (key, value) in value.as_object().into_iter().flatten() {
-        let key = format!("{prefix}{key}");
-        let of_model = key.starts_with("model.");
-        let is_kind = of_model && value.get("kind").is_some();
-        // As earlier versions wrote the experts of a model.
-        let is_earlier = key == "model.moe" && value.get("own_experts").is_some();
-        match value.is_object() && !is_kind && !is_earlier {
-            true => flatten(value, &format!("{key}."), all),
-            false => all.push(Setting::new(&key, value.clone())),
-        }
-    }
-}
-
 fn collect(tree: &Map<String, Value>, prefix: &str, all: &mut BTreeMap<String, Value>) {
     for (key, value) in tree {
         let path = format!("{prefix}{key}");
@@ -287,19 +156,6 @@ fn collect(tree: &Map<String, Value>, prefix: &str, all: &mut BTreeMap<String, V
             Some(inner) => collect(inner, &format!("{path}."), all),
             None => _ = all.insert(path, value.clone()),
         }
-    }
-}
-
-/// The key of a number that is infinite or none.
-fn not_finite(value: &toml::Value, key: &str) -> Option<String> {
-    match value {
-        toml::Value::Float(number) if !number.is_finite() => Some(key.to_owned()),
-        toml::Value::Array(items) => items.iter().find_map(|item| not_finite(item, key)),
-        toml::Value::Table(fields) => fields.iter().find_map(|(name, value)| {
-            let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
-            not_finite(value, &key)
-        }),
-        _ => None,
     }
 }
 
@@ -330,6 +186,8 @@ mod tests {
         let moe = recipe.model.moe().unwrap();
         let found = (recipe.train.steps, recipe.seed, moe.k(), moe.router.experts);
         assert_eq!(found, (5, 9, Some(1), 4));
+        let soft = parse(&["model.moe.slots=2", "model.moe.router=soft"]).unwrap();
+        assert_eq!(soft.model.moe().unwrap().slots(), Some(2), "a router's name goes first");
         let dense = parse(&["model.preset=vit-tiny", "model.moe=null"]).unwrap();
         assert!(dense.model.moe().is_none());
     }

@@ -5,6 +5,7 @@
 
 mod builtin;
 mod file;
+mod layers;
 mod ranges;
 mod request;
 

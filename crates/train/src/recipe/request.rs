@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{file::Setting, recipe_error};
+use super::{layers::Setting, recipe_error};
 use crate::error::Result;
 
 /// Flags and settings of a command, in the order in which they count: the settings go on top.

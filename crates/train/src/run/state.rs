@@ -6,17 +6,18 @@
 //! state is the one of its model and of its step, or it is an error.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    borrow::Cow,
+    collections::BTreeMap,
     io::Read,
     path::{Path, PathBuf},
 };
 
-use omma_base::{
-    checksum,
-    files::{open_regular, write_atomically},
+use omma_base::files::{
+    open_regular,
+    tensors::{Floats, bytes_of, floats_of, is_sealed, sealed, write_tensors},
 };
 use omma_model::checkpoint::Identity;
-use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
+use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -122,46 +123,47 @@ fn raw_name(parameter: &str) -> String {
     format!("raw.{parameter}")
 }
 
-fn bytes_of(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+/// A vector and its name in the file.
+struct Vector(String, Vec<f32>);
+
+impl Floats for Vector {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn shape(&self) -> Cow<'_, [usize]> {
+        Cow::Owned(vec![self.1.len()])
+    }
+
+    fn values(&self) -> Cow<'_, [f32]> {
+        Cow::Borrowed(&self.1)
+    }
 }
 
 impl State {
     /// Writes a state into a checkpoint's folder.
     pub fn save(folder: &Path, saved: Saved) -> Result<()> {
-        let mut tensors: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut tensors: Vec<Vector> = Vec::new();
         for memory in saved.optimiser.memories() {
             for (number, vector) in memory.vectors.iter().enumerate() {
-                tensors.push((memory_name(&memory.name, number), bytes_of(vector)));
+                tensors.push(Vector(memory_name(&memory.name, number), vector.clone()));
             }
         }
         if let Some(raw) = saved.raw {
             for (parameter, values) in raw.parameters.iter().zip(&raw.values) {
-                tensors.push((raw_name(&parameter.name), bytes_of(values)));
+                tensors.push(Vector(raw_name(&parameter.name), values.clone()));
             }
         }
-        let checksums =
-            tensors.iter().map(|(name, bytes)| (name.clone(), crc32fast::hash(bytes))).collect();
+        let checksum = |vector: &Vector| (vector.0.clone(), crc32fast::hash(&bytes_of(&vector.1)));
+        let checksums = tensors.iter().map(checksum).collect();
         let Saved { progress, model, recipe, data, .. } = saved;
         let (model, recipe, data) = (Some(model), Some(recipe), Some(data));
         let content = Content { progress, model, recipe, data, checksums };
-        let content = serde_json::value::to_raw_value(&content).expect("it can be written");
-        let content_checksum = checksum(content.get());
+        let (content, content_checksum) = sealed(&content);
         let note = Note { format: FORMAT, content, content_checksum };
         let note = serde_json::to_string(&note).expect("a note can be written");
         let path = folder.join(FILE);
-        write_atomically(&path, |temporary| {
-            let views = tensors.iter().map(|(name, bytes)| {
-                let view = TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes);
-                (name.as_str(), view.expect("four bytes per number"))
-            });
-            let notes = HashMap::from([(NOTE.to_owned(), note)]);
-            safetensors::serialize_to_file(views, Some(notes), temporary).map_err(|e| match e {
-                SafeTensorError::IoError(error) => error,
-                other => std::io::Error::other(other),
-            })
-        })
-        .map_err(TrainError::io(&path))
+        write_tensors(&path, (NOTE, note), &tensors).map_err(TrainError::io(&path))
     }
 
     /// Reads the state of the checkpoint after a step, whose weights are `model`.
@@ -204,8 +206,7 @@ impl State {
             if tensor.data().len() != 4 * size {
                 return Err(damaged(format!("tensor \"{name}\" has another size")));
             }
-            let value = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            Ok(tensor.data().chunks_exact(4).map(value).collect())
+            Ok(floats_of(tensor.data()))
         };
         optimiser.restore(self.progress.step, |parameter, number, vector| {
             *vector = read(&memory_name(parameter, number), vector.len())?;
@@ -234,7 +235,7 @@ fn content(note: &str) -> Result<Content, String> {
         FORMAT => {
             let Note { content, content_checksum, .. } =
                 serde_json::from_str(note).map_err(unreadable)?;
-            match content_checksum == checksum(content.get()) {
+            match is_sealed(&content, &content_checksum) {
                 true => serde_json::from_str(content.get()).map_err(unreadable),
                 false => Err("what it says of itself does not have its checksum".to_owned()),
             }

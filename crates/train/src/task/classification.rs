@@ -3,7 +3,10 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
 use omma_data::{Batch, Shared, TargetKind, Targets, augment::Mixing};
-use omma_eval::{Binning, EvalError, Images, System, Test, TestProtocol, Watcher, linear_baseline};
+use omma_eval::{
+    Binning, EvalError, Images, System, Test, TestProtocol, Watcher, linear_baseline,
+    metrics::largest,
+};
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
 use super::{Fact, Forward, Judging, Measure, Scores, Task, Tested, Unit, images, mimo::pair};
@@ -190,17 +193,6 @@ impl Task for Classification {
     }
 }
 
-/// The place of the largest value; the first of equal ones.
-fn largest(values: &[f32]) -> usize {
-    let mut best = 0;
-    for (place, value) in values.iter().enumerate() {
-        if *value > values[best] {
-            best = place;
-        }
-    }
-    best
-}
-
 /// Hears the wish to stop.
 struct Ear<'a>(&'a Stop);
 
@@ -216,6 +208,8 @@ impl From<EvalError> for TrainError {
     fn from(error: EvalError) -> Self {
         match error {
             EvalError::Interrupted => Self::Interrupted,
+            EvalError::Model(error) => Self::Model(error),
+            EvalError::Data(error) => Self::Data(error),
             other => Self::Judging(Box::new(other)),
         }
     }

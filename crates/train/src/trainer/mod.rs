@@ -14,7 +14,7 @@ use std::{path::Path, time::Instant};
 use burn::{module::Module, tensor::Device};
 use omma_base::Seed;
 use omma_data::{Cursor, TrainLoader};
-use omma_eval::routing::RoutingTally;
+use omma_eval::{EvalError, routing::RoutingTally};
 use omma_model::{ModelError, VisionTransformer, checkpoint};
 use omma_routing::RoutingError;
 
@@ -265,12 +265,17 @@ impl Trainer {
         Ok(())
     }
 
-    /// A router that meets a logit that is not finite is how an MoE diverges first.
+    /// A router that meets a logit that is not finite is how an MoE diverges first, and outputs that are
+    /// not are how others do.
     fn or_divergence(&self, step: u64, error: TrainError) -> TrainError {
-        let TrainError::Model(ModelError::Routing(RoutingError::NonFiniteLogit { .. })) = error
-        else {
-            return error;
+        let diverged = match &error {
+            TrainError::Model(ModelError::Routing(RoutingError::NonFiniteLogit { .. })) => true,
+            TrainError::Judging(error) => matches!(**error, EvalError::NotFinite { .. }),
+            _ => false,
         };
+        if !diverged {
+            return error;
+        }
         Divergence {
             step,
             loss: f64::NAN,
