@@ -247,8 +247,9 @@ mod tests {
         }
         let later = router(&["moe.capacity_ratio=2", "moe.router=sinkhorn-expert-choice"]);
         assert_eq!(later, RouterConfig::sinkhorn_expert_choice(8, 2.0));
-        let message = apply_settings(&preset("vmoe-tiny").unwrap(), &["moe.router=softmax"]);
-        assert!(message.unwrap_err().to_string().contains("softmax-"));
+        let message =
+            apply_settings(&preset("vmoe-tiny").unwrap(), &["moe.router=sinkhorn-tokens"]);
+        assert!(message.unwrap_err().to_string().contains("\"sinkhorn-token-choice\""));
     }
 
     #[test]
