@@ -58,6 +58,63 @@ fn checkpoints_of_other_projects_say_here_what_they_say_there() {
     }
 }
 
+/// Name, shape and values.
+type Array = (String, Vec<usize>, Vec<f32>);
+
+fn write(file: &Path, arrays: &[Array]) {
+    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes: Vec<Vec<u8>> = arrays.iter().map(|(.., values)| bytes(values)).collect();
+    let views = arrays.iter().zip(&bytes).map(|((name, shape, _), bytes)| {
+        let dtype = safetensors::Dtype::F32;
+        let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes).unwrap();
+        (name.clone(), view)
+    });
+    safetensors::tensor::serialize_to_file(views, None, file).unwrap();
+}
+
+/// Every family with a grid of positions that is 3 × 6 patches, which no count of positions can tell: it
+/// is what its project says, once a setting says what the grid is.
+#[test]
+fn rectangles_of_every_family_follow_their_definition() {
+    for (name, family, settings) in CHECKPOINTS {
+        let mut source = open_tensors(&tensor_file(&data(name)).unwrap()).unwrap();
+        let names: Vec<String> = source.tensors().keys().cloned().collect();
+        let square = import(&data(name), settings, &Device::flex()).unwrap().model;
+        let image = square.config().image.clone();
+        let (rows, columns) = image.position_grid();
+        let arrays = names.iter().map(|name| {
+            let (mut shape, mut values) =
+                (source.tensors()[name].shape.clone(), source.read(name).unwrap());
+            if name.contains("pos_embed") || name.contains("position_embeddings") {
+                let others = shape[1] - rows * columns;
+                shape[1] = others + 3 * 6;
+                let fresh = (0..shape[1] * shape[2]).map(|place| (place as f32 * 0.7).sin());
+                values = fresh.collect();
+            }
+            (name.clone(), shape, values)
+        });
+        let arrays: Vec<Array> = arrays.collect();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("model.safetensors");
+        write(&file, &arrays);
+        let beside = data(name).join("config.json");
+        if beside.exists() {
+            std::fs::copy(beside, folder.path().join("config.json")).unwrap();
+        }
+        let message = import(&file, settings, &Device::flex()).unwrap_err().to_string();
+        assert!(message.contains("--set resolution="), "{name}: {message}");
+        let size = format!("resolution=[{}, {}]", 3 * image.patch, 6 * image.patch);
+        let settings: Vec<&str> = settings.iter().copied().chain([size.as_str()]).collect();
+        let imported = import(&file, &settings, &Device::flex()).unwrap();
+        assert_eq!(imported.family, *family, "{name}");
+        assert_eq!(imported.model.config().image.position_grid(), (3, 6), "{name}");
+        let mut source = open_tensors(&file).unwrap();
+        let difference =
+            largest_difference(source.as_mut(), &imported, Seed::new(1), &Device::flex()).unwrap();
+        assert!(difference.is_some_and(|difference| difference < 1e-4), "{name}: {difference:?}");
+    }
+}
+
 #[test]
 fn nothing_is_left_over_silently() {
     let imported = import(&data("dinov2.safetensors"), &["heads=3"], &Device::flex()).unwrap();
@@ -104,23 +161,16 @@ fn vmoe_checkpoints_follow_their_definition() {
         let mut source = open_tensors(&golden.join(format!("{case}.safetensors"))).unwrap();
         let names: Vec<String> =
             source.tensors().keys().filter(|name| name.starts_with("param/")).cloned().collect();
-        let arrays: Vec<(String, Vec<usize>, Vec<u8>)> = names
+        let arrays: Vec<Array> = names
             .iter()
             .map(|name| {
-                let values = source.read(name).unwrap();
-                let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 let path = name["param/".len()..].replace('.', "/");
-                (path, source.tensors()[name].shape.clone(), bytes)
+                (path, source.tensors()[name].shape.clone(), source.read(name).unwrap())
             })
             .collect();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("vmoe.safetensors");
-        let views = arrays.iter().map(|(name, shape, bytes)| {
-            let dtype = safetensors::Dtype::F32;
-            let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes).unwrap();
-            (name.clone(), view)
-        });
-        safetensors::tensor::serialize_to_file(views, None, &file).unwrap();
+        write(&file, &arrays);
 
         let imported = import(&file, settings, &Device::flex()).unwrap();
         assert_eq!(imported.family, Family::Vmoe);

@@ -4,7 +4,7 @@
 use omma_base::nearest;
 use omma_routing::{
     Allocation, Capacity, CombineWeights, ExpertChoice, Grouping, Loss, LossTerm, Order, Pool,
-    RouterConfig, Scope,
+    RouterConfig, RoutingError, Scope,
 };
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Map, Value};
@@ -86,7 +86,15 @@ pub(super) fn upgraded_moe(moe: Map<String, Value>) -> Result<Value, String> {
     }
     let earlier: EarlierMoe =
         serde_json::from_value(Value::Object(moe)).map_err(|error| error.to_string())?;
-    Ok(serde_json::to_value(MoeConfig::from(earlier)).expect("a configuration can be written"))
+    let moe = MoeConfig::try_from(earlier).map_err(|error| error.to_string())?;
+    Ok(serde_json::to_value(moe).expect("a configuration can be written"))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum EarlierScope {
+    Token,
+    Image,
 }
 
 /// Mixtures of experts as they were written, with settings that their router may not use.
@@ -104,7 +112,7 @@ struct EarlierMoe {
     partition: usize,
     multi_pred: bool,
     shared_expert: bool,
-    scope: String,
+    scope: EarlierScope,
     capacity_ratio: f64,
     inference_capacity_ratio: Option<f64>,
     capacity_multiple: usize,
@@ -134,7 +142,7 @@ impl Default for EarlierMoe {
             partition: 1,
             multi_pred: false,
             shared_expert: false,
-            scope: "token".to_owned(),
+            scope: EarlierScope::Token,
             capacity_ratio: 1.5,
             inference_capacity_ratio: None,
             capacity_multiple: 1,
@@ -152,18 +160,20 @@ impl Default for EarlierMoe {
     }
 }
 
-impl From<EarlierMoe> for MoeConfig {
-    /// What the earlier version made of these settings.
-    fn from(earlier: EarlierMoe) -> Self {
+impl TryFrom<EarlierMoe> for MoeConfig {
+    type Error = RoutingError;
+
+    /// What the earlier version made of these settings; fails on a router that it did not have.
+    fn try_from(earlier: EarlierMoe) -> Result<Self, RoutingError> {
         let EarlierMoe { members, overlap, partition, own_experts, .. } = earlier;
-        let router = earlier.router();
+        let router = earlier.router()?;
         let pool = match () {
             _ if members > 1 && own_experts => Pool::Members { members, overlap },
             _ if partition > 1 => Pool::Partition { subsets: partition },
             _ => Pool::All,
         };
         let soft = matches!(router.allocation, Allocation::Soft(_));
-        Self {
+        Ok(Self {
             placement: earlier.placement,
             tiling: if pool.members().is_some() { 1 } else { members },
             router: RouterConfig { pool: if soft { Pool::All } else { pool }, ..router },
@@ -171,14 +181,13 @@ impl From<EarlierMoe> for MoeConfig {
             shared_expert: earlier.shared_expert,
             hidden: earlier.hidden,
             dropout: earlier.dropout,
-        }
+        })
     }
 }
 
 impl EarlierMoe {
-    fn router(&self) -> RouterConfig {
-        let base = RouterConfig::named(&self.router, self.experts, self.k)
-            .unwrap_or_else(|_| RouterConfig::softmax_token_choice(self.experts, self.k));
+    fn router(&self) -> Result<RouterConfig, RoutingError> {
+        let base = RouterConfig::named(&self.router, self.experts, self.k)?;
         let limit = |factor: f64, base: Capacity| Capacity {
             factor,
             multiple_of: self.capacity_multiple,
@@ -207,10 +216,12 @@ impl EarlierMoe {
             0 => Grouping::Batch,
             images => Grouping::Images(images),
         };
-        let by_image = self.scope == "image" && !soft;
-        let scope = if by_image { Scope::Image { decided_by: 0 } } else { Scope::Token };
+        let scope = match self.scope {
+            EarlierScope::Image if !soft => Scope::Image { decided_by: 0 },
+            _ => Scope::Token,
+        };
         let combine = if soft { CombineWeights::Gates } else { self.combine };
-        RouterConfig { grouping, scope, combine, ..router }
+        Ok(RouterConfig { grouping, scope, combine, ..router })
     }
 
     fn losses(&self, noisy: bool) -> Vec<LossTerm> {
@@ -257,6 +268,11 @@ mod tests {
 
     #[test]
     fn a_key_that_never_was_is_an_error() {
+        for (right, wrong) in
+            [("softmax-token", "softmax-tokens"), ("\"scope\": \"token\"", "\"scope\": \"batch\"")]
+        {
+            assert!(serde_json::from_str::<ModelConfig>(&FLAT.replace(right, wrong)).is_err());
+        }
         let wrong = FLAT.replace("\"patch\"", "\"pach\"");
         let message = serde_json::from_str::<ModelConfig>(&wrong).unwrap_err().to_string();
         assert!(message.contains("`pach`") && message.contains("\"patch\""), "{message}");

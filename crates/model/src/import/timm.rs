@@ -72,7 +72,12 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
     let [width, channels, patch, _] = shapes.get::<4>("patch_embed.proj.weight")?;
     let (positions, registers, class_token) = positions_of_prefix(shapes)?;
     let prefix = registers.saturating_add(class_token);
-    let others: &[usize] = if class_token == 1 { &[1, prefix, 0] } else { &[prefix, 0] };
+    let others: &[usize] = match (family, class_token) {
+        // Its authors' files give registers no position.
+        (Family::Dinov2, _) => &[class_token],
+        (_, 1) => &[1, prefix, 0],
+        _ => &[prefix, 0],
+    };
     let (others, resolution) = shapes.grid(positions, others, patch)?;
     let position = match (class_token, others) {
         (1, 1) => Position::Learned,
