@@ -13,11 +13,10 @@ import statistics
 import subprocess
 import tempfile
 import time
-import tomllib
 
 import torch
 
-from train import Model, side_by_side, write
+from train import Model, read_recipe, side_by_side, write
 
 IMAGES = "/usr/share/datasets/fashion-mnist/t10k-images-idx3-ubyte.gz"
 LABELS = "/usr/share/datasets/fashion-mnist/t10k-labels-idx1-ubyte.gz"
@@ -67,8 +66,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", required=True)
     arguments = parser.parse_args()
-    with open("recipes/fashion-vmoe.toml", "rb") as file:
-        config = tomllib.load(file)["model"]
+    config = read_recipe(arguments.program, "fashion-vmoe")["model"]
     torch.manual_seed(0)
     torch.set_num_threads(2)
     depth = config["depth"]

@@ -119,6 +119,24 @@ class Model(nn.Module):
         return self.head(self.norm(x).mean(1)), sum(moe.loss for moe in self.moes.values())
 
 
+def read_recipe(program, name):
+    """A recipe with every setting, as this project writes it; its model's sizes in one flat table."""
+    command = [program, "recipes", name, "--full"]
+    recipe = tomllib.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    image, encoder = recipe["model"]["image"], recipe["model"]["encoder"]
+    moe = encoder["moe"]
+    router = moe["router"]
+    experts = {"hidden": moe.get("hidden", encoder["mlp"]), "experts": router["experts"]}
+    sizes = {name: encoder[name] for name in ["width", "heads", "mlp", "depth"]}
+    recipe["model"] = {
+        **sizes,
+        "patch": image["patch"],
+        "resolution": image["resolution"][0],
+        "moe": {**experts, "k": router["allocation"]["k"]},
+    }
+    return recipe
+
+
 def torch_round(recipe, steps):
     torch.manual_seed(0)
     torch.set_num_threads(2)
@@ -188,8 +206,7 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--output", required=True)
     arguments = parser.parse_args()
-    with open("recipes/default.toml", "rb") as file:
-        recipe = tomllib.load(file)
+    recipe = read_recipe(arguments.program, "default")
     ours, theirs = [], []
     for _ in range(arguments.rounds):
         ours.append(our_round(arguments.program, arguments.steps))

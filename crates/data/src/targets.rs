@@ -1,4 +1,4 @@
-//! What a model is to say of images.
+//! What a model is to predict of images.
 
 use crate::{
     augment::Transform,
@@ -7,7 +7,7 @@ use crate::{
     mask::Mask,
 };
 
-/// What a model is to say of the images of a batch.
+/// What a model is to predict of the images of a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Targets {
     /// What each image shows.

@@ -96,7 +96,8 @@ impl Encoder {
             let here = tiling.filter(|tiling| tiling.block == index);
             let tiled = |x: Tensor<2>, layout: Layout, before_attention: bool| match here {
                 Some(tiling) if tiling.before_attention == before_attention => {
-                    (tile(x, &layout, tiling.members), layout.tiled(tiling.members))
+                    let members = layout.members() * tiling.members;
+                    (tile(x, &layout, tiling.members), layout.tiled(members))
                 }
                 _ => (x, layout),
             };

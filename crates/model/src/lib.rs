@@ -23,7 +23,7 @@
 //! | `inputs/` | what becomes tokens: patches of images |
 //! | `encoder.rs`, `layers/` | what tokens pass: blocks and their parts, one file each |
 //! | `heads/` | what tokens become: a classifier's predictions |
-//! | `systems/` | what goes around a model: deep ensembles, MIMO's inputs, upcycling, adaptation |
+//! | `systems/` | what goes around a model: deep ensembles, upcycling, adaptation |
 //! | `checkpoint/` | our files: names, checksums, atomic writes |
 //! | `import/` | other people's files: readers, tables of names, their definitions |
 //! | `cost/` | parameters and FLOPs from the configuration alone |
@@ -65,4 +65,4 @@ pub use omma_kernels::Activation;
 pub use parameters::{Parameter, ParameterValues, parameter_values, parameters, with_values};
 pub use predictions::Predictions;
 pub use tensors::{FloatType, TensorInfo, TensorSource, open_tensors};
-pub use vit::{Output, VisionTransformer};
+pub use vit::{IMAGES, Output, VisionTransformer};

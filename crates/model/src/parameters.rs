@@ -21,7 +21,7 @@ const NAMES: &[(&str, &str)] = &[
     ("head.norm.", "norm."),
     ("head.pool.", "pool."),
     ("head.representation.", "representation."),
-    ("head.classifier.", "head."),
+    ("head.linear.", "head."),
 ];
 
 /// The way to a parameter through the modules.

@@ -1,4 +1,4 @@
-//! What models say: one prediction per member, averaged late.
+//! Predictions: one per member, averaged late.
 
 use burn::tensor::{
     Int, Tensor,

@@ -5,7 +5,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use omma_base::Seed;
-use omma_routing::{Layout, Routing};
+use omma_routing::{Layout, Routing, Sequences};
 
 use crate::{
     config::{ImageConfig, ModelConfig},
@@ -16,6 +16,9 @@ use crate::{
     mode::Mode,
     predictions::Predictions,
 };
+
+/// The modality of images, for routers that tell modalities apart.
+pub const IMAGES: usize = 0;
 
 /// Patches, encoder, head.
 #[derive(Module, Debug)]
@@ -99,7 +102,7 @@ impl VisionTransformer {
         };
         let Encoded { tokens, layout, routings } = self.encoder.forward_observed(
             tokens.reshape([batch * length, width]),
-            Layout::new(batch, length),
+            Layout::of(vec![Sequences { count: batch, tokens: length, modality: Some(IMAGES) }]),
             mode,
             |stage, tokens, layout| observe(stage, &by_image(tokens.clone(), layout)),
         )?;

@@ -102,7 +102,7 @@ fn rectangles_of_every_family_follow_their_definition() {
             std::fs::copy(beside, folder.path().join("config.json")).unwrap();
         }
         let message = import(&file, settings, &Device::flex()).unwrap_err().to_string();
-        assert!(message.contains("--set resolution="), "{name}: {message}");
+        assert!(message.contains("omma convert --set resolution="), "{name}: {message}");
         let size = format!("resolution=[{}, {}]", 3 * image.patch, 6 * image.patch);
         let settings: Vec<&str> = settings.iter().copied().chain([size.as_str()]).collect();
         let imported = import(&file, &settings, &Device::flex()).unwrap();

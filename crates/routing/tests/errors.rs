@@ -208,3 +208,16 @@ fn logits_that_are_not_numbers() {
         }
     }
 }
+
+/// An image that is alone in its batch is routed, however few tokens it has.
+#[test]
+fn a_capacity_of_zero_is_an_error_in_training_alone() {
+    let config = RouterConfig::softmax_expert_choice(8, 1.0);
+    let context = Context::training(Layout::new(1, 3), Seed::new(1));
+    let outcome = route(config.clone(), tokens(3, 4, 1.0), &context).unwrap_err();
+    assert!(outcome.to_string().contains("capacity of 0"), "{outcome}");
+    let router = config.init(4, Seed::new(1), &Device::flex()).unwrap();
+    let context = Context::inference(Layout::new(1, 3));
+    let routing = router.route(tokens(3, 4, 1.0), &context).unwrap();
+    assert_eq!(routing.statistics().load, vec![1; 8]);
+}

@@ -81,3 +81,14 @@ impl TrainError {
         |source| Self::Io { path, source }
     }
 }
+
+impl From<EvalError> for TrainError {
+    fn from(error: EvalError) -> Self {
+        match error {
+            EvalError::Interrupted => Self::Interrupted,
+            EvalError::Model(error) => Self::Model(error),
+            EvalError::Data(error) => Self::Data(error),
+            other => Self::Judging(Box::new(other)),
+        }
+    }
+}

@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::Seed;
 use omma_model::{
-    BatchEnsembleConfig, MimoConfig, apply_settings, checkpoint,
+    BatchEnsembleConfig, MimoConfig, MoeConfig, apply_settings, checkpoint,
     systems::{Target, adapt},
 };
 
@@ -69,6 +69,9 @@ impl Adapt {
             Kind::E3 => {
                 if base.moe().is_none() {
                     bail!("{} has no experts; make some with `omma upcycle`", self.input.display());
+                }
+                if base.moe().and_then(MoeConfig::k).is_none() {
+                    bail!("in {} experts choose, and in an E³ tokens do", self.input.display());
                 }
                 // The paper's (K, M) = (1, 2) unless told otherwise.
                 let defaults = ["moe.k=1".to_owned(), "moe.members=2".to_owned()];

@@ -187,7 +187,10 @@ impl StudyCommand {
         let mut evaluations: Vec<Evaluation> = Vec::new();
         for system in &study.systems {
             for number in 0..self.seeds(study) {
-                evaluations.push(read_evaluation(&study.eval_folder(folder, system, number))?);
+                let evaluation = read_evaluation(&study.eval_folder(folder, system, number))?;
+                // Its folder says which system it is of, whichever version judged it.
+                let fingerprint = system.label.clone();
+                evaluations.push(Evaluation { fingerprint, ..evaluation });
             }
         }
         let comparison = Comparison::new(&evaluations, Some(&study.baseline))?;

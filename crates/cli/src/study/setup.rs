@@ -45,6 +45,9 @@ pub(crate) struct Study {
     /// All files of the study, by their names.
     #[serde(skip)]
     files: Vec<(String, String)>,
+    /// Where they are; nowhere for a study that comes with the program.
+    #[serde(skip)]
+    folder: PathBuf,
 }
 
 /// What a user may set beside the study's files, and everything in its folder depends on.
@@ -100,7 +103,7 @@ impl Study {
     pub(crate) fn find(name: &str) -> Result<Self> {
         if let Some((_, files)) = STUDIES.iter().find(|(known, _)| *known == name) {
             let own = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
-            return Self::parse(files.iter().map(own).collect());
+            return Self::parse(files.iter().map(own).collect(), Path::new(""));
         }
         let folder = Path::new(name);
         if !folder.join(STUDY).is_file() {
@@ -121,13 +124,14 @@ impl Study {
             }
         }
         files.sort();
-        Self::parse(files)
+        Self::parse(files, folder)
     }
 
-    fn parse(files: Vec<(String, String)>) -> Result<Self> {
+    fn parse(files: Vec<(String, String)>, folder: &Path) -> Result<Self> {
         let text = files.iter().find(|(name, _)| name == STUDY).map(|(_, text)| text.clone());
         let mut study: Self = toml::from_str(&text.unwrap_or_default()).context(STUDY)?;
         study.files = files;
+        study.folder = folder.to_owned();
         study.check().context(STUDY)?;
         check_name(&study.name).context(STUDY)?;
         for system in &study.systems {
@@ -169,7 +173,7 @@ impl Study {
             bail!("there is no {} beside {STUDY}", system.recipe);
         };
         let settings: Vec<&String> = system.settings.iter().chain(settings).collect();
-        Ok(Recipe::parse(text, Path::new(name), &settings)?)
+        Ok(Recipe::parse(text, &self.folder.join(name), &settings)?)
     }
 
     /// Puts the study's files into its folder, and owns it; fails if another process does, or if that holds another study, or the same with
@@ -312,7 +316,7 @@ mod tests {
                 .iter_mut()
                 .filter(|(name, _)| name == STUDY)
                 .for_each(|file| file.1 = text.clone());
-            if let Ok(study) = Study::parse(files) {
+            if let Ok(study) = Study::parse(files, Path::new("")) {
                 let system = &study.systems[0];
                 let seeds = system.seeds(0, study.seeds);
                 assert!(!seeds.is_empty());

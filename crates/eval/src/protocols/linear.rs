@@ -73,7 +73,11 @@ pub fn linear_baseline(
         Table::read(&images, pixels, watcher)
     };
     let fitting = read("training images, for a linear classifier", fitting)?;
-    let choosing = read("images that choose its regularisation", choosing)?;
+    // Of a single image, none is held out.
+    let choosing = match choosing.is_empty() {
+        true => Table { rows: fitting.rows.clone(), labels: fitting.labels.clone() },
+        false => read("images that choose its regularisation", choosing)?,
+    };
     let stopped = || watcher.stopped();
     let support = Support::unless(&fitting.rows, &fitting.labels, classes, device, stopped)?;
     let best = best(&support, fitting.labels.len(), &choosing, watcher)?;

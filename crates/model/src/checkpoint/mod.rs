@@ -39,7 +39,8 @@ pub const WEIGHTS: &str = "model.safetensors";
 pub const CONFIG: &str = "config.json";
 
 const NOTE: &str = "omma";
-const FORMAT: u32 = 1;
+/// 1 had a flat configuration.
+const FORMAT: u32 = 2;
 
 /// What our files say of themselves.
 #[derive(Debug, Serialize, Deserialize)]
@@ -171,8 +172,9 @@ fn read_note(path: &Path, file: &SafetensorsFile) -> Result<Described> {
     })?;
     let unreadable = |error| fault(format!("its configuration cannot be read ({error})"));
     let note: Note = serde_json::from_str(text).map_err(unreadable)?;
-    if note.format != FORMAT {
-        return Err(fault(format!("it has format {}, this program reads {FORMAT}", note.format)));
+    if !(1..=FORMAT).contains(&note.format) {
+        let found = note.format;
+        return Err(fault(format!("it has format {found}, this program reads up to {FORMAT}")));
     }
     if !is_sealed(&note.config, &note.config_checksum) {
         return Err(fault("its configuration does not have its checksum".to_owned()));

@@ -78,10 +78,11 @@ fn nested(flat: Map<String, Value>) -> Result<Map<String, Value>, String> {
     Ok(tree)
 }
 
-/// A table of experts of this version from one of any version. Only earlier ones say by name which router
-/// they have, or say nothing of it.
+/// A table of experts of this version from one of any version. Earlier ones say by name which router they
+/// have, and have its settings beside that.
 pub(super) fn upgraded_moe(moe: Map<String, Value>) -> Result<Value, String> {
-    if moe.get("router").is_some_and(Value::is_object) {
+    let current = serde_json::from_value::<MoeConfig>(Value::Object(moe.clone())).is_ok();
+    if current || moe.get("router").is_some_and(Value::is_object) {
         return Ok(Value::Object(moe));
     }
     let earlier: EarlierMoe =
@@ -172,11 +173,10 @@ impl TryFrom<EarlierMoe> for MoeConfig {
             _ if partition > 1 => Pool::Partition { subsets: partition },
             _ => Pool::All,
         };
-        let soft = matches!(router.allocation, Allocation::Soft(_));
         Ok(Self {
             placement: earlier.placement,
             tiling: if pool.members().is_some() { 1 } else { members },
-            router: RouterConfig { pool: if soft { Pool::All } else { pool }, ..router },
+            router: RouterConfig { pool, ..router },
             multi_pred: earlier.multi_pred,
             shared_expert: earlier.shared_expert,
             hidden: earlier.hidden,
@@ -261,6 +261,7 @@ mod tests {
     fn what_an_earlier_router_ignored_is_left_behind() {
         let soft =
             FLAT.replace("softmax-token-choice", "soft").replace("\"slots\": 1", "\"slots\": 4");
+        let soft = soft.replace("\"members\": 2", "\"members\": 1");
         let config: ModelConfig = serde_json::from_str(&soft).unwrap();
         let moe = config.moe().unwrap();
         assert_eq!((moe.slots(), moe.router.losses.len(), moe.members()), (Some(4), 0, 1));

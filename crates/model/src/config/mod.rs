@@ -20,7 +20,7 @@ pub use image::{ImageConfig, Normalisation, Position};
 pub use moe::MoeConfig;
 pub use names::{full_name, short_name};
 use omma_base::{Seed, range::check_all};
-use omma_routing::{Order, Scope};
+use omma_routing::Scope;
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
@@ -147,7 +147,6 @@ impl ModelConfig {
         let by_token = matches!(pooling, Some(Pooling::Token | Pooling::TokenAndMean));
         let ImageConfig { class_token, position, .. } = self.image;
         let router = self.moe().map(|moe| &moe.router);
-        let serves_first = |order| matches!(order, Order::ModalityFirst(_));
         let mut clashes = vec![
             (by_token && !class_token, "pooling by the class token", "no class token"),
             (
@@ -159,13 +158,6 @@ impl ModelConfig {
                 router.is_some_and(|router| router.scope != Scope::Token) && !class_token,
                 "one decision per image",
                 "no class token to decide",
-            ),
-            (
-                router
-                    .and_then(|router| router.token_choice())
-                    .is_some_and(|choice| serves_first(choice.order)),
-                "serving a modality first",
-                "a model of images alone",
             ),
         ];
         clashes.extend(self.encoder.clashes()?);

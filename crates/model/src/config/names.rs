@@ -28,7 +28,6 @@ pub(super) const SHORT: &[(&str, &str)] = &[
     ("moe.slots", "encoder.moe.router.allocation.slots"),
     ("moe.order", "encoder.moe.router.allocation.order"),
     ("moe.capacity_ratio", "encoder.moe.router.allocation.capacity.factor"),
-    ("moe.capacity_multiple", "encoder.moe.router.allocation.capacity.multiple_of"),
     ("moe.inference_capacity_ratio", "encoder.moe.router.allocation.inference_capacity.factor"),
     ("moe.overlap", "encoder.moe.router.pool.overlap"),
     ("moe.combine", "encoder.moe.router.combine"),

@@ -16,7 +16,7 @@ use crate::error::{ModelError, Result};
 
 /// Applies settings such as `moe.experts=8` or `classes=10` in order; the last one wins, but a router's
 /// name goes before everything else. A setting below `moe`, `batch_ensemble` or `mimo` makes a model that
-/// has none of it have one with defaults, and `moe=null` takes it away.
+/// has none of it have one with defaults; `moe=null`, or `none`, takes it away.
 pub fn apply_settings<S: AsRef<str>>(config: &ModelConfig, settings: &[S]) -> Result<ModelConfig> {
     let mut parsed = Vec::new();
     for setting in settings {
@@ -28,7 +28,11 @@ pub fn apply_settings<S: AsRef<str>>(config: &ModelConfig, settings: &[S]) -> Re
         let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
         parsed.push((key, value, text));
     }
-    parsed.sort_by_key(|(key, value, _)| !names_router(key, value));
+    parsed.sort_by_key(|(key, value, _)| match *key {
+        _ if names_router(key, value) => 0,
+        "moe.members" => 1,
+        _ => 2,
+    });
     let mut config = config.clone();
     for (key, value, text) in parsed {
         config = apply_value(&config, key, value, text)?;
@@ -55,12 +59,18 @@ pub fn apply_value(
         value: text.to_owned(),
         why: why.split(" at line").next().unwrap_or_default().to_owned(),
     };
-    let full = full_name(key);
+    let mut full = full_name(key);
+    // Where there is no null, as in TOML; to positions it is a kind.
+    let nothing = value.is_null() || text == "none" && full != "image.position";
+    let value = if nothing { Value::Null } else { value };
+    if let Some(capacity) = full.strip_suffix("capacity.factor").filter(|_| nothing) {
+        full = format!("{capacity}capacity"); // no limit at all
+    }
     let mut config = config.clone();
     if let Some(inside) = full.strip_prefix("encoder.moe.") {
         let moe = config.encoder.moe.get_or_insert_with(MoeConfig::default);
-        if names_router(key, &value) {
-            moe.router = shorthand::renamed(&moe.router, text)?;
+        if let Some(name) = value.as_str().filter(|_| inside == "router") {
+            moe.router = shorthand::renamed(&moe.router, name)?;
             return Ok(config);
         }
         if let Some(changed) = shorthand::apply(moe, inside, &value) {
@@ -79,10 +89,21 @@ pub fn apply_value(
     if !value.is_null() {
         check_setting(RANGES, &full, &value).map_err(in_short)?;
     }
+    let given: Vec<String> =
+        value.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect();
     *place = merged(place.take(), value);
     let read = |tree: Value| serde_json::from_value::<ModelConfig>(tree);
     match read(tree.clone()) {
-        Ok(config) => Ok(config),
+        Ok(config) => {
+            // A kind without settings takes any, and forgets them.
+            let mut again = serde_json::to_value(&config).expect("a configuration can be written");
+            let kept = find(&mut again, &full).and_then(|kept| kept.as_object().cloned());
+            let lost = kept.and_then(|kept| given.iter().find(|key| !kept.contains_key(*key)));
+            match lost {
+                Some(lost) => Err(fault(format!("it has no {lost}"))),
+                None => Ok(config),
+            }
+        }
         // A list of blocks, or a name that happens to be a number, is a string to its field.
         Err(error) => {
             *find(&mut tree, &full).expect("it was there before") = Value::String(text.to_owned());
@@ -118,7 +139,17 @@ fn fill_sections(tree: &mut Value, key: &str) {
         (format!("{allocation}.capacity"), value(Capacity::factor(1.0))),
         (format!("{allocation}.inference_capacity"), value(Capacity::factor(1.0))),
     ];
-    for (section, default) in sections {
+    let training = find(tree, &format!("{allocation}.capacity")).filter(|place| place.is_object());
+    let training = training.map(|capacity| capacity.clone());
+    for (section, mut default) in sections {
+        // A limit at inference is rounded as that of training is.
+        if let (true, Some(Value::Object(training))) =
+            (section.ends_with("inference_capacity"), &training)
+        {
+            let rounded = training.iter().filter(|(key, _)| *key != "factor");
+            let rounded = rounded.map(|(key, value)| (key.clone(), value.clone()));
+            default.as_object_mut().into_iter().for_each(|default| default.extend(rounded.clone()));
+        }
         if key.strip_prefix(&section).is_some_and(|inside| inside.starts_with('.'))
             && let Some(place) = find(tree, &section).filter(|place| place.is_null())
         {
@@ -136,6 +167,8 @@ fn unknown(config: &ModelConfig, key: &str) -> ModelError {
     let known = known_keys();
     if known.contains(&full_name(key)) {
         let router = config.moe().map_or("no router", |moe| match moe.router.allocation {
+            _ if full_name(key).contains(".pool.") => "the pool of experts that there is",
+            _ if full_name(key).contains(".affinity.") => "the affinity that there is",
             Allocation::TokenChoice(_) => "tokens that choose",
             Allocation::ExpertChoice(_) => "experts that choose",
             Allocation::Soft(_) => "soft routing",
@@ -186,7 +219,7 @@ fn collect(tree: &Map<String, Value>, prefix: &str, keys: &mut BTreeSet<String>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omma_routing::{Affinity, Grouping, Loss, LossTerm, Pool, RouterConfig, Scope};
+    use omma_routing::{Affinity, Grouping, Loss, LossTerm, Pool, Rounding, RouterConfig, Scope};
 
     use crate::config::{Placement, preset};
 
@@ -274,7 +307,18 @@ mod tests {
         assert_eq!((rich.grouping, rich.noise), (Grouping::Images(2), 0.5));
         assert!(matches!(rich.affinity, Affinity::Sinkhorn(solver) if solver.tolerance == 0.001));
         assert!(rich.losses.contains(&LossTerm::new(Loss::Z, 0.1)));
-        assert_eq!(rich.token_choice().unwrap().inference_capacity, Some(Capacity::factor(8.0)));
+        // Rounded as in training.
+        let inference = rich.token_choice().unwrap().inference_capacity.unwrap();
+        assert_eq!((inference.factor, inference.rounding), (8.0, Rounding::Round));
+        let limits = router(&["moe.inference_capacity_ratio=8", "moe.capacity_multiple=4"]);
+        let choice = limits.token_choice().unwrap();
+        assert_eq!(choice.capacity.unwrap().multiple_of, 4);
+        assert_eq!(choice.inference_capacity.unwrap().multiple_of, 4);
+        let dropless = router(&["moe.capacity_ratio=none", "moe.inference_capacity_ratio=null"]);
+        assert_eq!(dropless.token_choice().unwrap().capacity, None);
+        let tiled = &["moe.own_experts=false", "moe.members=3"];
+        let tiled = apply_settings(&preset("vmoe-tiny").unwrap(), tiled).unwrap();
+        assert_eq!((tiled.members(), &tiled.moe().unwrap().router.pool), (3, &Pool::All));
         let gates = router(&[
             "moe.router.pool={\"kind\": \"gate-per-modality\", \"modalities\": 2}",
             r#"moe.losses=[{"loss": {"global-entropy": {"threshold": 1.5}}, "weight": 0.04, "modality": 1}]"#,
@@ -297,7 +341,14 @@ mod tests {
                 .contains("experts that choose")
         );
         assert!(message(&["moe.slots=4"]).contains("tokens that choose"));
-        assert!(message(&["moe.overlap=2"]).contains("not a setting"));
+        assert!(message(&["moe.overlap=2"]).contains("pool"));
+        assert!(
+            message(&["moe.router.pool={\"kind\": \"all\", \"members\": 2}"])
+                .contains("no members")
+        );
+        assert!(message(&["moe.members=2", "moe.router=soft"]).contains("soft routing"));
+        assert!(message(&["moe.members=2", "moe.partition=2"]).contains("partition"));
+        assert!(message(&["moe.own_experts=false"]).contains("moe.members"));
         assert!(message(&["moe.router=soft", "moe.noise=1"]).contains("soft routing"));
         assert!(
             message(&["moe.router=sinkhorn-expert-choice", "moe.load_loss=1"]).contains("loss")

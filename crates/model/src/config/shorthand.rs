@@ -1,6 +1,8 @@
 //! Settings of experts that stand for more than one value.
 
-use omma_routing::{Allocation, Grouping, Loss, LossTerm, Pool, RouterConfig, RoutingError, Scope};
+use omma_routing::{
+    Allocation, Capacity, Grouping, Loss, LossTerm, Pool, RouterConfig, RoutingError, Scope,
+};
 use serde_json::Value;
 
 use super::MoeConfig;
@@ -12,6 +14,7 @@ use super::MoeConfig;
 /// | `members=2` | a pool of two members with experts of their own; 1 for one pool |
 /// | `own_experts=false` | the same members, tiled over one pool |
 /// | `partition=2` | a pool that is cut into two subsets; 1 for one pool |
+/// | `capacity_multiple=4` | capacities in training and at inference are rounded up to a multiple of four |
 /// | `images_per_group=4` | groups of four images; 0 for the whole batch |
 /// | `scope=image` | the class token decides for its image; `token` for every token |
 /// | `importance_loss=0.01`, `load_loss`, `balance_loss`, `z_loss` | the weight of this loss on all tokens; 0 for none |
@@ -19,6 +22,7 @@ pub(super) const SHORTHANDS: &[&str] = &[
     "members",
     "own_experts",
     "partition",
+    "capacity_multiple",
     "images_per_group",
     "scope",
     "importance_loss",
@@ -27,19 +31,23 @@ pub(super) const SHORTHANDS: &[&str] = &[
     "z_loss",
 ];
 
-/// Another router for the same experts, members and number of choices.
+/// Another router for the same experts, members and number of choices, or of slots.
 pub(super) fn renamed(router: &RouterConfig, name: &str) -> Result<RouterConfig, RoutingError> {
     let k = match &router.allocation {
         Allocation::TokenChoice(choice) => choice.k,
         Allocation::ExpertChoice(choice) => choice.capacity.factor.round().max(1.0) as usize,
         Allocation::Soft(_) => 1,
     };
-    let fresh = RouterConfig::named(name, router.experts, k)?;
-    let soft = |router: &RouterConfig| matches!(router.allocation, Allocation::Soft(_));
-    if soft(&fresh) || soft(router) {
-        return Ok(fresh);
+    let mut fresh = RouterConfig::named(name, router.experts, k)?;
+    if let (Allocation::Soft(fresh), Allocation::Soft(old)) =
+        (&mut fresh.allocation, &router.allocation)
+    {
+        fresh.slots = old.slots;
     }
-    let RouterConfig { pool, pruning, grouping, scope, .. } = router.clone();
+    let soft = |router: &RouterConfig| matches!(router.allocation, Allocation::Soft(_));
+    let grouping = if soft(&fresh) || soft(router) { fresh.grouping } else { router.grouping };
+    // Soft routing has none of these, and says so when it is checked.
+    let RouterConfig { pool, pruning, scope, .. } = router.clone();
     Ok(RouterConfig { pool, pruning, grouping, scope, ..fresh })
 }
 
@@ -53,30 +61,50 @@ fn change(moe: &mut MoeConfig, key: &str, value: &Value) -> Result<(), String> {
     match key {
         "members" => {
             let members = whole(value, 1, 1_024)?;
-            let overlap = match router.pool {
-                Pool::Members { overlap, .. } => overlap,
-                _ => 0,
-            };
-            moe.tiling = 1;
-            router.pool = match members {
-                1 => Pool::All,
-                _ => Pool::Members { members, overlap },
-            };
+            match router.pool {
+                _ if moe.tiling > 1 => moe.tiling = members,
+                Pool::Members { .. } if members == 1 => router.pool = Pool::All,
+                Pool::Members { overlap, .. } => router.pool = Pool::Members { members, overlap },
+                _ if members == 1 => {}
+                Pool::All => router.pool = Pool::Members { members, overlap: 0 },
+                _ => {
+                    return Err("the experts are shared out already (see moe.partition)".to_owned());
+                }
+            }
         }
         "own_experts" => {
             let own = value.as_bool().ok_or("it is true or false")?;
-            let members = router.pool.members().unwrap_or(moe.tiling);
-            (moe.tiling, router.pool) = match (own, members) {
-                (_, 1) => (1, router.pool.clone()),
-                (true, members) => (1, Pool::Members { members, overlap: 0 }),
-                (false, members) => (members, Pool::All),
-            };
+            match (own, &router.pool) {
+                (true, Pool::Members { .. }) => {}
+                (false, Pool::Members { members, .. }) => {
+                    (moe.tiling, router.pool) = (*members, Pool::All);
+                }
+                (false, _) if moe.tiling > 1 => {}
+                (true, Pool::All) if moe.tiling > 1 => {
+                    router.pool = Pool::Members { members: moe.tiling, overlap: 0 };
+                    moe.tiling = 1;
+                }
+                _ => return Err("there is one member; set moe.members first".to_owned()),
+            }
         }
-        "partition" => {
-            router.pool = match whole(value, 1, 1_024)? {
-                1 => Pool::All,
-                subsets => Pool::Partition { subsets },
+        "partition" => match (whole(value, 1, 1_024)?, &router.pool) {
+            (1, Pool::Partition { .. }) => router.pool = Pool::All,
+            (1, _) => {}
+            (subsets, Pool::All | Pool::Partition { .. }) => {
+                router.pool = Pool::Partition { subsets };
+            }
+            _ => return Err("every member has experts of its own, and no partition".to_owned()),
+        },
+        "capacity_multiple" => {
+            let multiple_of = whole(value, 1, 1_048_576)?;
+            let limits: Vec<&mut Capacity> = match &mut router.allocation {
+                Allocation::TokenChoice(choice) => {
+                    choice.capacity.iter_mut().chain(&mut choice.inference_capacity).collect()
+                }
+                Allocation::ExpertChoice(choice) => vec![&mut choice.capacity],
+                Allocation::Soft(_) => return Err("soft routing has no capacity".to_owned()),
             };
+            limits.into_iter().for_each(|limit| limit.multiple_of = multiple_of);
         }
         "images_per_group" => {
             router.grouping = match whole(value, 0, 1_000_000_000)? {

@@ -25,8 +25,8 @@ pub struct Classifier {
     pub pool: Option<AttentionPooling>,
     /// A hidden representation with tanh, if there is one.
     pub representation: Option<Dense>,
-    /// The classifier, if there is one.
-    pub classifier: Option<Dense>,
+    /// From features to logits, if there is a classifier.
+    pub linear: Option<Dense>,
     #[module(skip)]
     config: ClassifierConfig,
     /// Tokens in front of the patches.
@@ -63,7 +63,7 @@ impl Classifier {
             pool: (config.pooling == Pooling::Map)
                 .then(|| AttentionPooling::new(mlp, heads, seed.named("pool"), device)),
             representation,
-            classifier: (config.classes > 0)
+            linear: (config.classes > 0)
                 .then(|| Dense::zeros(inputs, config.classes * images, device)),
             config: config.clone(),
             prefix: model.image.prefix_tokens(),
@@ -88,11 +88,11 @@ impl Classifier {
             let [rows, width] = x.dims();
             x.reshape([rows / members, members, width]).swap_dims(0, 1)
         };
-        let Some(classifier) = &self.classifier else {
+        let Some(linear) = &self.linear else {
             let features = by_member(features);
             return (features.clone(), Predictions { logits: features });
         };
-        let logits = classifier.forward(features.clone());
+        let logits = linear.forward(features.clone());
         let logits = match self.images {
             1 => by_member(logits),
             images => {

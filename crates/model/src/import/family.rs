@@ -267,7 +267,7 @@ impl Shapes<'_> {
                 ),
                 None => format!(
                     "{positions} positions are not those of a square grid; say how large its images \
-                     were, as in --set resolution=[{}, {}]",
+                     were, as in `omma convert --set resolution=[{}, {}]`",
                     3 * patch,
                     4 * patch
                 ),

@@ -115,7 +115,7 @@ impl Block {
     /// - returns: the same shape
     pub fn attend(&self, x: Tensor<2>, layout: &Layout) -> Tensor<2> {
         let normed = self.norm1.forward(x.clone());
-        let branch = by_kind(normed, layout, |x, _| self.attention.forward(x));
+        let branch = by_kind(normed, layout, |x| self.attention.forward(x));
         x + scaled(branch, &self.scale1)
     }
 
@@ -132,7 +132,7 @@ impl Block {
         let (branches, routing) = match &self.feed_forward {
             FeedForward::Dense(mlp) => (vec![mlp.forward(normed, dropout)], None),
             FeedForward::BatchEnsemble(mlp) => {
-                (vec![by_kind(normed, &layout, |x, _| mlp.forward(x, dropout))], None)
+                (vec![by_kind(normed, &layout, |x| mlp.forward(x, dropout))], None)
             }
             FeedForward::Moe(moe) => {
                 let context = match mode.trains() {
@@ -171,11 +171,7 @@ fn scaled(branch: Tensor<2>, scale: &Option<Param<Tensor<1>>>) -> Tensor<2> {
 /// - `x`: `[N, D]`, rows as `layout` says
 /// - `each`: gets the rows of a kind as `[B·M, T, D]`, and gives as many sequences of that length for
 ///   every one of them
-fn by_kind(
-    x: Tensor<2>,
-    layout: &Layout,
-    each: impl Fn(Tensor<3>, Sequences) -> Tensor<3>,
-) -> Tensor<2> {
+fn by_kind(x: Tensor<2>, layout: &Layout, each: impl Fn(Tensor<3>) -> Tensor<3>) -> Tensor<2> {
     let [_, width] = x.dims();
     let flat = |x: Tensor<3>| {
         let [sequences, tokens, width] = x.dims();
@@ -183,11 +179,11 @@ fn by_kind(
     };
     let shape = |kind: Sequences| [kind.count * layout.members(), kind.tokens, width];
     if let Some(only) = layout.only_kind() {
-        return flat(each(x.reshape(shape(only)), only));
+        return flat(each(x.reshape(shape(only))));
     }
-    let parts = layout.parts().map(|(kind, rows)| {
-        flat(each(x.clone().slice([rows, 0..width]).reshape(shape(kind)), kind))
-    });
+    let parts = layout
+        .parts()
+        .map(|(kind, rows)| flat(each(x.clone().slice([rows, 0..width]).reshape(shape(kind)))));
     Tensor::cat(parts.collect(), 0)
 }
 
@@ -218,7 +214,7 @@ pub(crate) fn tile(x: Tensor<2>, layout: &Layout, members: usize) -> Tensor<2> {
     if members == 1 {
         return x;
     }
-    by_kind(x, layout, |x, _| {
+    by_kind(x, layout, |x| {
         let [sequences, tokens, width] = x.dims();
         x.reshape([sequences, 1, tokens, width])
             .expand([sequences, members, tokens, width])

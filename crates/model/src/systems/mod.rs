@@ -1,5 +1,4 @@
-//! What goes around a model: ensembles of several, inputs of several images, and ways from one system to
-//! another.
+//! What goes around a model: ensembles of several, and ways from one system to another.
 
 mod adapt;
 mod deep_ensemble;

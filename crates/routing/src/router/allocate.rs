@@ -112,7 +112,13 @@ impl RouterConfig {
         };
         let experts = alive.iter().filter(|alive| **alive).count();
         let of_group = |capacity: Capacity, group| {
-            capacity.slots(groups.range(group).len() * choices, experts)
+            match capacity.slots(groups.range(group).len() * choices, experts) {
+                // A few tokens must not be nobody's at inference: a batch may have any size there.
+                Err(RoutingError::ZeroCapacity { .. }) if !context.training => {
+                    Ok(capacity.multiple_of)
+                }
+                slots => slots,
+            }
         };
         capacity
             .map(|capacity| (0..groups.len()).map(|group| of_group(capacity, group)).collect())

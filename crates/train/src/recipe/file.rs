@@ -40,23 +40,20 @@ impl Recipe {
     /// `model.preset` names what the rest of `[model]` changes; with `init` that is the checkpoint's model.
     fn build(text: &str, path: &Path, request: &Request) -> Result<Self> {
         let mut layers = layers(text, path)?;
-        layers.push(Layer::new(request.settings()?, None));
-        let all = || layers.iter().flat_map(|layer| &layer.settings);
-        let last = |key: &str| all().rfind(|setting| setting.key == key);
-        let model = match (last("init"), last("model.preset")) {
-            (_, Some(name)) => preset(&name.text)?,
-            // A saved recipe does not need the checkpoint that its run began with any more.
-            _ if is_whole(all()) => ModelConfig::default(),
-            (Some(init), None) => checkpoint::summary(init.text.as_ref())?.config,
-            (None, None) => {
-                return Err(recipe_error(format!(
-                    "{} has no model of its own: start from a checkpoint with --init, or name a preset \
-                     with --set model.preset=vmoe-s32",
-                    path.display()
-                )));
-            }
+        // A saved recipe says everything, in this version's words or in those of an earlier one, and does
+        // not need the checkpoint that its run began with any more.
+        let saved = match layers.as_slice() {
+            [only] if is_whole(&only.settings) => Some(Self::parse_saved(text, path)?),
+            _ => None,
         };
-        let mut recipe = Self { model, ..Self::default() };
+        if saved.is_some() {
+            layers.clear();
+        }
+        layers.push(Layer::new(request.settings()?, None));
+        let mut recipe = match saved {
+            Some(recipe) => recipe,
+            None => Self { model: starting_model(&layers, path)?, ..Self::default() },
+        };
         for layer in &layers {
             // What is wrong in a file is said with its name.
             let placed = |error: TrainError| match &layer.file {
@@ -149,6 +146,21 @@ impl Recipe {
     }
 }
 
+/// The model that settings go on top of: a preset, or that of the checkpoint to start from.
+fn starting_model(layers: &[Layer], path: &Path) -> Result<ModelConfig> {
+    let all = layers.iter().rev().flat_map(|layer| layer.settings.iter().rev());
+    let last = |key: &str| all.clone().find(|setting| setting.key == key).cloned();
+    match (last("init"), last("model.preset")) {
+        (_, Some(name)) => Ok(preset(&name.text)?),
+        (Some(init), None) => Ok(checkpoint::summary(init.text.as_ref())?.config),
+        (None, None) => Err(recipe_error(format!(
+            "{} has no model of its own: start from a checkpoint with --init, or name a preset with --set \
+             model.preset=vmoe-s32",
+            path.display()
+        ))),
+    }
+}
+
 fn collect(tree: &Map<String, Value>, prefix: &str, all: &mut BTreeMap<String, Value>) {
     for (key, value) in tree {
         let path = format!("{prefix}{key}");
@@ -186,6 +198,8 @@ mod tests {
         let moe = recipe.model.moe().unwrap();
         let found = (recipe.train.steps, recipe.seed, moe.k(), moe.router.experts);
         assert_eq!(found, (5, 9, Some(1), 4));
+        let z = parse(&["model.moe.losses=[{ loss = \"z\", weight = 0.5 }]"]).unwrap();
+        assert_eq!(z, parse(&[r#"model.moe.losses=[{"loss": "z", "weight": 0.5}]"#]).unwrap());
         let soft = parse(&["model.moe.slots=2", "model.moe.router=soft"]).unwrap();
         assert_eq!(soft.model.moe().unwrap().slots(), Some(2), "a router's name goes first");
         let dense = parse(&["model.preset=vit-tiny", "model.moe=null"]).unwrap();
@@ -207,6 +221,42 @@ mod tests {
             assert_eq!(again, recipe);
             assert_eq!(Recipe::parse_saved(&text, "saved".as_ref()).unwrap(), recipe);
         }
+        // What was taken away stays away.
+        let dropless = parse(&["model.moe.capacity_ratio=none"]).unwrap();
+        assert_eq!(dropless.model.moe().unwrap().capacity_factor(), None);
+        let again = Recipe::parse::<&str>(&dropless.to_toml(), "saved".as_ref(), &[]).unwrap();
+        assert_eq!(again, dropless);
+    }
+
+    /// The recipes of runs of earlier versions are recipes still, with settings on top.
+    #[test]
+    fn a_saved_recipe_of_any_version_can_be_trained_again() {
+        for run in ["run-1", "run-2"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/data").join(run);
+            let path = folder.join("unfinished/recipe.toml");
+            let saved = Recipe::read_saved(&path).unwrap();
+            assert_eq!(Recipe::read(&path, &Request::default()).unwrap(), saved);
+            let other =
+                Recipe::read(&path, &Request::of(&["model.moe.noise=2", "seed=5"])).unwrap();
+            assert_eq!((other.seed, other.model.moe().unwrap().router.noise), (5, 2.0));
+        }
+    }
+
+    #[test]
+    fn the_order_of_keys_in_a_file_means_nothing() {
+        let read = |text: &str| {
+            let text = format!("model.preset = 'vmoe-tiny'\n{text}");
+            Recipe::parse::<&str>(&text, "x.toml".as_ref(), &[])
+        };
+        let losses =
+            read("model.moe.balance_loss = 0.5\nmodel.moe.losses = [{ loss = 'z', weight = 1.0 }]");
+        assert_eq!(losses.unwrap().model.moe().unwrap().router.losses.len(), 2);
+        let soft =
+            read("model.moe.k = 2\nmodel.moe.router.allocation = { kind = 'soft', slots = 2 }");
+        assert!(soft.unwrap_err().to_string().contains("moe.k is not a setting of soft routing"));
+        let tiling = read("model.moe.own_experts = false\nmodel.moe.members = 2").unwrap().model;
+        let moe = tiling.moe().unwrap();
+        assert_eq!((moe.tiling, moe.router.pool.members(), moe.router.experts), (2, None, 8));
     }
 
     #[test]

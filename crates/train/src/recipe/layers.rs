@@ -30,9 +30,16 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// The name of a router goes before its settings.
+    /// The name of a router goes before its settings, and members before what they share. In a file, whose
+    /// order means nothing, tables and lists go before what changes them.
     pub(super) fn new(mut settings: Vec<Setting>, file: Option<String>) -> Self {
-        settings.sort_by_key(|setting| !setting.names_router());
+        let is_table = |setting: &Setting| setting.value.is_object() || setting.value.is_array();
+        settings.sort_by_key(|setting| match setting {
+            _ if setting.names_router() => 0,
+            _ if file.is_some() && is_table(setting) => 1,
+            _ if setting.key == "model.moe.members" => 2,
+            _ => 3,
+        });
         Self { settings, file }
     }
 }
@@ -48,13 +55,21 @@ impl Setting {
             .split_once('=')
             .ok_or_else(|| TrainError::SettingSyntax { text: text.to_owned() })?;
         let (key, text) = (key.trim().to_owned(), value.trim().to_owned());
-        let value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.clone()));
+        let value = serde_json::from_str(&text).ok().or_else(|| in_toml(&text));
+        let value = value.unwrap_or_else(|| Value::String(text.clone()));
         Ok(Self { key, value, text })
     }
 
     fn names_router(&self) -> bool {
         self.key.strip_prefix("model.").is_some_and(|key| names_router(key, &self.value))
     }
+}
+
+/// A list or a table as a recipe's file writes it.
+fn in_toml(text: &str) -> Option<Value> {
+    let is_nested = text.starts_with('[') || text.starts_with('{');
+    let table: toml::Table = toml::from_str(&format!("x = {text}")).ok().filter(|_| is_nested)?;
+    serde_json::to_value(table.get("x")?).ok()
 }
 
 pub(super) fn read_text(path: &Path) -> Result<String> {
@@ -118,15 +133,20 @@ pub(super) fn layers(text: &str, path: &Path) -> Result<Vec<Layer>> {
 }
 
 /// Whether every setting of a model is there, as in the recipe that is saved with a run.
-pub(super) fn is_whole<'a>(settings: impl Iterator<Item = &'a Setting>) -> bool {
+pub(super) fn is_whole(settings: &[Setting]) -> bool {
     let full = |key: &str| key.strip_prefix("model.").map(full_name);
-    let named: BTreeSet<String> = settings.filter_map(|setting| full(&setting.key)).collect();
+    let named: BTreeSet<String> =
+        settings.iter().filter_map(|setting| full(&setting.key)).collect();
     let tree = serde_json::to_value(ModelConfig::default()).expect("it can be written");
     let mut keys = Vec::new();
     flatten(&tree, "model.", &mut keys);
     // What a model may do without is left out of files.
     let mut keys = keys.iter().filter(|setting| !setting.value.is_null());
-    keys.all(|setting| full(&setting.key).is_some_and(|key| named.contains(&key)))
+    keys.all(|setting| {
+        let key = full(&setting.key).unwrap_or_default();
+        let inside = format!("{key}.");
+        named.iter().any(|name| *name == key || name.starts_with(&inside))
+    })
 }
 
 /// Tables become dotted keys; lists stay values, and so do tables of a model that say what kind of thing
@@ -136,9 +156,7 @@ fn flatten(value: &Value, prefix: &str, all: &mut Vec<Setting>) {
         let key = format!("{prefix}{key}");
         let of_model = key.starts_with("model.");
         let is_kind = of_model && value.get("kind").is_some();
-        // As earlier versions wrote the experts of a model.
-        let is_earlier = key == "model.moe" && value.get("own_experts").is_some();
-        match value.is_object() && !is_kind && !is_earlier {
+        match value.is_object() && !is_kind {
             true => flatten(value, &format!("{key}."), all),
             false => all.push(Setting::new(&key, value.clone())),
         }

@@ -4,14 +4,13 @@ use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
 use omma_data::{Batch, Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
-    Binning, EvalError, Images, System, Test, TestProtocol, Watcher, linear_baseline,
-    metrics::largest,
+    Binning, Images, System, Test, TestProtocol, Watcher, linear_baseline, metrics::largest,
 };
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
 use super::{Fact, Forward, Judging, Measure, Scores, Task, Tested, Unit, images, mimo::pair};
 use crate::{
-    error::{Result, TrainError},
+    error::Result,
     recipe::{Recipe, pixels, recipe_error},
     resolved::Splits,
     trainer::Stop,
@@ -201,16 +200,5 @@ impl Watcher for Ear<'_> {
     fn done(&mut self, _: usize) {}
     fn stopped(&self) -> bool {
         self.0.why().is_some()
-    }
-}
-
-impl From<EvalError> for TrainError {
-    fn from(error: EvalError) -> Self {
-        match error {
-            EvalError::Interrupted => Self::Interrupted,
-            EvalError::Model(error) => Self::Model(error),
-            EvalError::Data(error) => Self::Data(error),
-            other => Self::Judging(Box::new(other)),
-        }
     }
 }
