@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use omma_base::text::visible;
 use omma_eval::routing::LayerHealth;
 use omma_train::{
-    Measure, Observer, Outline, Scores,
+    Measure, Observer, Outline, TaskScores,
     logs::{EvaluationRecord, TrainRecord},
     run::Progress,
 };
@@ -48,8 +48,8 @@ impl TrainingProgress {
         }
     }
 
-    /// Scores in words.
-    fn shown(&self, scores: &Scores) -> String {
+    /// TaskScores in words.
+    fn shown(&self, scores: &TaskScores) -> String {
         let shown = self.measures.iter().filter_map(|measure| {
             Some(format!("{} {}", measure.title, measure.show(scores.get(measure.key)?)))
         });

@@ -91,6 +91,7 @@ fn a_timm_model_becomes_a_mixture_and_an_ensemble() {
 
     let json: Value = serde_json::from_str(&run(&["inspect", &e3, "--json"])).unwrap();
     assert_eq!(json["config"]["encoder"]["moe"]["router"]["pool"]["members"], 2);
+    assert!(run(&["inspect", &e3]).contains("an ensemble: 2 predictions per image"));
     let text = run(&["inspect", &sparse, "--tensors"]);
     assert!(text.contains("experts: 4 in blocks 1 (1)"), "{text}");
     assert!(text.contains("blocks.1.feed_forward.experts.up"), "{text}");

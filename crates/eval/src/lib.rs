@@ -3,7 +3,7 @@
 //! | place | room for |
 //! |---|---|
 //! | `metrics/` | numbers from predictions: one file per question |
-//! | `system.rs` | what is judged: one model, or several as one |
+//! | `inputs.rs`, `system.rs` | what models take; what is judged: one model, or several as one |
 //! | `stream.rs` | a data set through a system, batch by batch |
 //! | `summary.rs` | the four scores and the bins behind one of them, as records |
 //! | `protocols/` | one file per question that is asked of a system, with its record and its part of the page |
@@ -28,6 +28,7 @@ pub mod routing;
 mod confusion;
 mod error;
 mod examples;
+mod inputs;
 mod predict;
 mod protocols;
 mod stream;
@@ -37,6 +38,7 @@ mod system;
 pub use confusion::Confusion;
 pub use error::{EvalError, Result};
 pub use examples::{Example, Examples};
+pub use inputs::{images_of, pixels_for};
 pub use predict::{Guess, Prediction, predict};
 pub use protocols::{
     Evaluation, Protocol, evaluate,

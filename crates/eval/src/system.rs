@@ -1,12 +1,15 @@
 //! What is judged: one model, or several as one.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use omma_data::{Batch, Pixels};
 use omma_model::{ModelConfig, MoeConfig, Output, VisionTransformer, systems::DeepEnsemble};
 use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{EvalError, Result};
+use crate::{
+    error::{EvalError, Result},
+    inputs::{images_of, pixels_for},
+};
 
 /// One model, or a deep ensemble of several. Either way it has members, each with predictions of its own.
 #[derive(Debug)]
@@ -94,7 +97,7 @@ impl System {
     /// image size and normalisation.
     pub fn new(models: Vec<(String, VisionTransformer)>, device: &Device) -> Result<Self> {
         let (names, models): (Vec<String>, Vec<VisionTransformer>) = models.into_iter().unzip();
-        let pixels = models.first().map(pixels_of);
+        let pixels = models.first().map(|model| pixels_for(&model.config().image));
         for (name, model) in names.iter().zip(&models).skip(1) {
             let (first, other) = (models[0].config(), model.config());
             let sides = [
@@ -211,9 +214,7 @@ impl System {
 
     /// Every model's own output, one model at a time.
     fn forward(&self, batch: &mut Batch) -> impl Iterator<Item = Result<Output>> {
-        let shape = [batch.len(), batch.resolution.height, batch.resolution.width, 3];
-        let pixels = TensorData::new(std::mem::take(&mut batch.pixels), shape);
-        let images = Tensor::<4>::from_data(pixels, &self.device);
+        let images = images_of(batch, &self.device);
         self.models()
             .map(move |model| Ok(model.forward(images.clone(), &model.config().prediction_mode())?))
     }
@@ -225,10 +226,4 @@ impl System {
     fn models(&self) -> impl Iterator<Item = &VisionTransformer> {
         self.ensemble.models().iter()
     }
-}
-
-fn pixels_of(model: &VisionTransformer) -> Pixels {
-    let image = &model.config().image;
-    let (mean, deviation) = (image.normalisation.mean, image.normalisation.deviation);
-    Pixels { resolution: image.resolution, mean, deviation }
 }

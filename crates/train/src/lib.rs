@@ -33,5 +33,5 @@ pub use error::{Result, TrainError};
 pub use recipe::Recipe;
 pub use resolved::Resolved;
 pub use start::Resume;
-pub use task::{Fact, Measure, Scores, TaskKind, Unit};
+pub use task::{Fact, Measure, TaskKind, TaskScores, Unit};
 pub use trainer::{Ended, Observer, Outline, Stop, Trainer, TrainingResult, Weights};

@@ -118,6 +118,10 @@ impl Inspect {
                 moe.placement
             ))?;
         }
+        match report.config.members() {
+            1 => {}
+            members => say(format!("an ensemble: {members} predictions per image"))?,
+        }
         let types: std::collections::BTreeSet<&str> =
             report.tensors.iter().map(|tensor| tensor.dtype.as_str()).collect();
         let types: Vec<&str> = types.into_iter().collect();

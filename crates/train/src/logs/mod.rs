@@ -17,7 +17,7 @@ use self::tensorboard::EventFile;
 use crate::{
     error::{Result, TrainError},
     run::RunFolder,
-    task::Scores,
+    task::TaskScores,
 };
 
 /// A log interval of training.
@@ -33,7 +33,7 @@ pub struct TrainRecord {
     pub auxiliary_loss: f64,
     /// The task's scores of the training images, before the model learned from them.
     #[serde(flatten)]
-    pub scores: Scores,
+    pub scores: TaskScores,
     /// The learning rate.
     pub learning_rate: f64,
     /// Norm of the gradient before it was clipped.
@@ -55,7 +55,7 @@ pub struct EvaluationRecord {
     pub seconds: f64,
     /// The task's scores.
     #[serde(flatten)]
-    pub scores: Scores,
+    pub scores: TaskScores,
 }
 
 /// A line of `metrics.jsonl`.
@@ -213,7 +213,7 @@ mod tests {
 
     fn evaluation(step: u64) -> Record {
         // A mean of three hundredths has 17 digits.
-        let scores = Scores::from_iter([("accuracy", 0.1 + 0.2 * step as f64), ("nll", 1e-7)]);
+        let scores = TaskScores::from_iter([("accuracy", 0.1 + 0.2 * step as f64), ("nll", 1e-7)]);
         Record::Evaluation(EvaluationRecord { step, epoch: 0.1, seconds: 1.0, scores })
     }
 

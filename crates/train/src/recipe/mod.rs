@@ -20,7 +20,8 @@ use omma_data::{
     augment::{Augmentation, Mixing},
     formats::DataSpec,
 };
-use omma_model::{ImageConfig, ModelConfig, ModelError, short_name};
+use omma_eval::pixels_for;
+use omma_model::{ModelConfig, ModelError, short_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -193,7 +194,7 @@ impl Recipe {
 
     /// What pixels become for this model.
     pub fn pixels(&self) -> Pixels {
-        pixels(&self.model.image)
+        pixels_for(&self.model.image)
     }
 
     /// How training batches are made.
@@ -304,12 +305,6 @@ pub fn check_name(name: &str) -> Result<()> {
         value,
         why: format!("{why}, and a run's folder is called so"),
     })
-}
-
-/// What pixels become for a model.
-pub(crate) fn pixels(image: &ImageConfig) -> Pixels {
-    let (mean, deviation) = (image.normalisation.mean, image.normalisation.deviation);
-    Pixels { resolution: image.resolution, mean, deviation }
 }
 
 /// An error about a model's setting, as it is called in a recipe.

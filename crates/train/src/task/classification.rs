@@ -4,14 +4,15 @@ use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
 use omma_data::{Batch, Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
-    Binning, Images, System, Test, TestProtocol, Watcher, linear_baseline, metrics::largest,
+    Binning, Images, System, Test, TestProtocol, Watcher, images_of, linear_baseline,
+    metrics::largest, pixels_for,
 };
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
-use super::{Fact, Forward, Judging, Measure, Scores, Task, Tested, Unit, images, mimo::pair};
+use super::{Fact, Forward, Judging, Measure, Task, TaskScores, Tested, Unit, mimo::pair};
 use crate::{
     error::Result,
-    recipe::{Recipe, pixels, recipe_error},
+    recipe::{Recipe, recipe_error},
     resolved::Splits,
     trainer::Stop,
 };
@@ -105,7 +106,7 @@ impl Task for Classification {
         seed: Seed,
         device: &Device,
     ) -> Result<Forward> {
-        let mut pictures = images(&mut batch, device);
+        let mut pictures = images_of(&mut batch, device);
         let count = batch.len();
         let Targets::Classes { distribution, classes, .. } = batch.targets else {
             return Err(recipe_error("a classifier learns from classes".to_owned()));
@@ -137,13 +138,13 @@ impl Task for Classification {
             examples: labels.len(),
             loss: output.predictions.soft_cross_entropy(targets),
             auxiliary_loss: output.auxiliary_loss(),
-            scores: Scores::from_iter([(ACCURACY.key, correct as f64)]),
+            scores: TaskScores::from_iter([(ACCURACY.key, correct as f64)]),
             routings: output.routings,
         })
     }
 
-    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Scores> {
-        Ok(Scores::from_iter(scores(&self.run(model, images, at)?)))
+    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<TaskScores> {
+        Ok(TaskScores::from_iter(scores(&self.run(model, images, at)?)))
     }
 
     fn test(
@@ -165,7 +166,7 @@ impl Task for Classification {
             let linear = linear_baseline(
                 &Images::new(&self.data, data.train.clone()),
                 &Images::new(&self.data, data.test.clone()),
-                pixels(&model.config().image),
+                pixels_for(&model.config().image),
                 at.device,
                 &mut Ear(at.stop),
             )?;
@@ -184,7 +185,7 @@ impl Task for Classification {
                 .pictures(cards)
         };
         Ok(Tested {
-            scores: Scores::from_iter(all),
+            scores: TaskScores::from_iter(all),
             routing: test.routing.concat(),
             facts,
             sections: Box::new(sections),

@@ -9,7 +9,7 @@ mod scores;
 
 use std::sync::Arc;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use omma_base::Seed;
 use omma_data::{Batch, Shared, TargetKind};
 use omma_eval::routing::LayerHealth;
@@ -19,7 +19,7 @@ use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
 
 use self::classification::Classification;
-pub use self::scores::{Measure, Scores, Unit};
+pub use self::scores::{Measure, TaskScores, Unit};
 use crate::{error::Result, recipe::Recipe, resolved::Splits, trainer::Stop};
 
 /// The tasks by name, as a recipe says it.
@@ -70,7 +70,7 @@ pub(crate) trait Task: Send + Sync {
     ) -> Result<Forward>;
 
     /// Judges a model, which is not on a device with gradients, on images that it has not seen.
-    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Scores>;
+    fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<TaskScores>;
 
     /// Judges a trained model by the test images, with everything that a report shows of it.
     fn test(
@@ -100,7 +100,7 @@ pub(crate) struct Forward {
     /// `[1]`: the routers' own, if they pay.
     pub(crate) auxiliary_loss: Option<Tensor<1>>,
     /// Sums over the examples.
-    pub(crate) scores: Scores,
+    pub(crate) scores: TaskScores,
     /// The blocks with experts, and who went where in them.
     pub(crate) routings: Vec<(usize, Routing)>,
 }
@@ -119,17 +119,11 @@ pub struct Fact {
 /// What a trained model scores, and how that is shown.
 pub(crate) struct Tested {
     /// As in `result.json`.
-    pub(crate) scores: Scores,
+    pub(crate) scores: TaskScores,
     /// Its layers with experts.
     pub(crate) routing: Vec<LayerHealth>,
     /// The scores in words.
     pub(crate) facts: Vec<Fact>,
     /// Adds the test's sections to a page.
     pub(crate) sections: Box<dyn FnOnce(Page) -> Page>,
-}
-
-/// `[B, H, W, 3]`: the images of a batch, which gives its pixels away.
-fn images(batch: &mut Batch, device: &Device) -> Tensor<4> {
-    let shape = [batch.len(), batch.resolution.height, batch.resolution.width, 3];
-    Tensor::from_data(TensorData::new(std::mem::take(&mut batch.pixels), shape), device)
 }

@@ -45,9 +45,9 @@ impl Measure {
 /// Values by the keys of their measures.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Scores(BTreeMap<String, f64>);
+pub struct TaskScores(BTreeMap<String, f64>);
 
-impl Scores {
+impl TaskScores {
     /// Of one measure; nothing where it was not taken.
     pub fn get(&self, key: &str) -> Option<f64> {
         self.0.get(key).copied()
@@ -72,7 +72,7 @@ impl Scores {
     }
 }
 
-impl<K: Into<String>> FromIterator<(K, f64)> for Scores {
+impl<K: Into<String>> FromIterator<(K, f64)> for TaskScores {
     fn from_iter<T: IntoIterator<Item = (K, f64)>>(all: T) -> Self {
         Self(all.into_iter().map(|(key, value)| (key.into(), value)).collect())
     }

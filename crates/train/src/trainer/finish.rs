@@ -11,7 +11,7 @@ use crate::{
     report::report,
     resolved::Resolved,
     run::Best,
-    task::{Fact, Scores, Tested},
+    task::{Fact, TaskScores, Tested},
 };
 
 /// What a run reached; `result.json`.
@@ -31,7 +31,7 @@ pub struct TrainingResult {
     pub multiply_adds: u64,
     /// The task's scores on the test images, each by its name.
     #[serde(flatten)]
-    pub scores: Scores,
+    pub scores: TaskScores,
     /// The best evaluation on held-out images.
     pub best_validation: Option<Best>,
     /// Seconds spent in training steps.

@@ -3,14 +3,14 @@
 use omma_eval::routing::LayerHealth;
 
 use super::step::Pass;
-use crate::{logs::TrainRecord, task::Scores};
+use crate::{logs::TrainRecord, task::TaskScores};
 
 /// Sums since the last line of the log.
 #[derive(Debug, Default)]
 pub(crate) struct Interval {
     steps: u64,
     examples: usize,
-    scores: Scores,
+    scores: TaskScores,
     loss: f64,
     auxiliary_loss: f64,
     norm: f64,

@@ -30,7 +30,7 @@ use crate::{
     resolved::Resolved,
     run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State},
     start::{Begin, Resume},
-    task::{Judging, Measure, Scores},
+    task::{Judging, Measure, TaskScores},
 };
 
 /// Who watches a run.
@@ -346,7 +346,7 @@ impl Trainer {
         Ok(improved)
     }
 
-    fn judge(&self, stop: &Stop) -> Result<Scores> {
+    fn judge(&self, stop: &Stop) -> Result<TaskScores> {
         let Resolved { task, data, .. } = &self.resolved;
         task.judge(&self.deployed()?, &data.validation, self.judging(stop))
     }

@@ -9,7 +9,7 @@ use omma_model::VisionTransformer;
 use super::weights::gradients;
 use crate::{
     error::Result,
-    task::{Forward, Scores, Task},
+    task::{Forward, Task, TaskScores},
 };
 
 /// What a pass found.
@@ -17,7 +17,7 @@ pub(crate) struct Pass {
     /// Examples in it.
     pub(crate) examples: usize,
     /// Sums over the examples.
-    pub(crate) scores: Scores,
+    pub(crate) scores: TaskScores,
     /// Mean loss with the routers' own losses.
     pub(crate) loss: f64,
     /// The routers' own part of it.
