@@ -106,9 +106,8 @@ impl VisionTransformer {
             mode,
             |stage, tokens, layout| observe(stage, &by_image(tokens.clone(), layout)),
         )?;
-        let Head::Classifier(classifier) = &self.head;
         let tokens = by_image(tokens, &layout);
-        let (features, predictions) = classifier.forward(tokens, layout.members(), mode);
+        let (features, predictions) = self.head.forward(tokens, layout.members(), mode);
         Ok(Output { predictions, features, routings })
     }
 

@@ -156,7 +156,7 @@ fn about(recipe: &Recipe, outline: &Outline, result: &TrainingResult) -> Vec<Vec
         ),
         row("parameters", millions(outline.parameters as f64)),
         row("multiply-adds per image", millions(outline.multiply_adds as f64)),
-        row("steps", format!("{} of {} images", result.steps, recipe.train.batch)),
+        row("steps", format!("{}, {} images each", result.steps, recipe.train.batch)),
         row("seed", recipe.seed.to_string()),
         row(
             "made with",

@@ -1,6 +1,6 @@
 //! `omma recipes`
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use omma_train::recipe::{BUILT_IN, Recipe, Request, built_in};
 
@@ -14,7 +14,7 @@ use crate::table::{say, table};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Recipes {
-    /// The recipe to show as it is written
+    /// The recipe to show as it is written, by its name or its file
     name: Option<String>,
     /// Show every setting of it, defaults included
     #[arg(long, requires = "name")]
@@ -27,6 +27,10 @@ impl Recipes {
             Some(name) if self.full => {
                 let recipe = Recipe::find(&name, &Request::default())?;
                 say(recipe.to_toml().trim_end())
+            }
+            Some(path) if path.ends_with(".toml") => {
+                let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+                say(text.trim_end())
             }
             Some(name) => say(built_in(&name)?.trim_end()),
             None => {

@@ -51,9 +51,31 @@ impl Default for HeadConfig {
 }
 
 impl HeadConfig {
+    /// The classifier, if it is one.
+    pub fn classifier(&self) -> Option<&ClassifierConfig> {
+        match self {
+            Self::Classifier(classifier) => Some(classifier),
+        }
+    }
+
+    /// Classes that are told apart; 0 where none are.
+    pub fn classes(&self) -> usize {
+        match self {
+            Self::Classifier(classifier) => classifier.classes,
+        }
+    }
+
+    /// The same head for so many classes.
+    pub fn with_classes(self, classes: usize) -> Self {
+        match self {
+            Self::Classifier(classifier) => {
+                Self::Classifier(ClassifierConfig { classes, ..classifier })
+            }
+        }
+    }
+
     /// Whether the tokens' last normalisation comes behind their pooling, not at the encoder's end.
     pub fn normalises_features(&self) -> bool {
-        let Self::Classifier(classifier) = self;
-        classifier.pooling == Pooling::PatchMean
+        self.classifier().is_some_and(|classifier| classifier.pooling == Pooling::PatchMean)
     }
 }

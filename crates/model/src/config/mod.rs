@@ -70,27 +70,19 @@ impl ModelConfig {
         self.encoder.moe.as_ref()
     }
 
-    /// The classifier, if that is what becomes of the tokens.
-    pub fn classifier(&self) -> Option<&ClassifierConfig> {
-        let HeadConfig::Classifier(classifier) = &self.head;
-        Some(classifier)
-    }
-
     /// Classes that are told apart; 0 for a model without a classifier.
     pub fn classes(&self) -> usize {
-        self.classifier().map_or(0, |classifier| classifier.classes)
+        self.head.classes()
     }
 
     /// The same model for so many classes.
     pub fn with_classes(self, classes: usize) -> Self {
-        let HeadConfig::Classifier(classifier) = self.head;
-        let head = HeadConfig::Classifier(ClassifierConfig { classes, ..classifier });
-        Self { head, ..self }
+        Self { head: self.head.with_classes(classes), ..self }
     }
 
     /// Features of an image.
     pub fn feature_width(&self) -> usize {
-        match self.classifier().map(|classifier| classifier.pooling) {
+        match self.head.classifier().map(|classifier| classifier.pooling) {
             Some(Pooling::TokenAndMean) => 2 * self.encoder.width,
             _ => self.encoder.width,
         }
@@ -143,7 +135,7 @@ impl ModelConfig {
     }
 
     fn check_combinations(&self) -> Result<()> {
-        let pooling = self.classifier().map(|classifier| classifier.pooling);
+        let pooling = self.head.classifier().map(|classifier| classifier.pooling);
         let by_token = matches!(pooling, Some(Pooling::Token | Pooling::TokenAndMean));
         let ImageConfig { class_token, position, .. } = self.image;
         let router = self.moe().map(|moe| &moe.router);

@@ -34,7 +34,8 @@ impl ModelConfig {
         let block = tokens * width * (2.0 * tokens + 4.0 * width + 4.0 * slots)
             + 2.0 * rows * width * hidden;
         let pixels = (image.patch * image.patch) as f64 * image.channels as f64 * mimo;
-        let representation = self.classifier().and_then(|head| head.representation).unwrap_or(0);
+        let representation =
+            self.head.classifier().and_then(|head| head.representation).unwrap_or(0);
         let outputs = self.classes().max(representation) as f64 * mimo;
         let depth = encoder.depth as f64;
         let work = members * (depth * block + tokens * width * pixels + width * (outputs + width));

@@ -6,7 +6,8 @@ use omma_routing::Allocation;
 use super::{ValueWork, kind_of};
 use crate::{
     config::{
-        EncoderConfig, FeedForwardKind, HeadConfig, ImageConfig, ModelConfig, MoeConfig, Pooling,
+        ClassifierConfig, EncoderConfig, FeedForwardKind, HeadConfig, ImageConfig, ModelConfig,
+        MoeConfig, Pooling,
     },
     error::Result,
 };
@@ -85,12 +86,13 @@ impl Products {
         let tokens = config.image.tokens(resolution);
         let mut rows = vec![embedding(config, resolution)];
         let members = blocks(encoder, tokens, dispatching, &mut rows)?;
-        let HeadConfig::Classifier(head) = &config.head;
-        let normed = if head.pooling == Pooling::PatchMean { 1 } else { tokens };
+        let normed = if config.head.normalises_features() { 1 } else { tokens };
         let values = (normed * members * encoder.width) as f64;
         let norm = Work::default().values(values, ValueWork::NORM);
         rows.push(row("norm", "layer norm".to_owned(), &["norm.".to_owned()], norm));
-        classifier(config, tokens, members, &mut rows);
+        match &config.head {
+            HeadConfig::Classifier(head) => classifier(config, head, tokens, members, &mut rows),
+        }
         Ok(Self { rows })
     }
 }
@@ -136,8 +138,13 @@ fn blocks(
 }
 
 /// What becomes of `members` copies of an image's tokens.
-fn classifier(config: &ModelConfig, tokens: usize, members: usize, rows: &mut Vec<Row>) {
-    let HeadConfig::Classifier(head) = &config.head;
+fn classifier(
+    config: &ModelConfig,
+    head: &ClassifierConfig,
+    tokens: usize,
+    members: usize,
+    rows: &mut Vec<Row>,
+) {
     let EncoderConfig { width, mlp, .. } = config.encoder;
     if head.pooling == Pooling::Map {
         let pool = Work::default()

@@ -3,12 +3,19 @@
 mod classifier;
 mod pooling;
 
-use burn::{module::Module, tensor::Device};
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
 pub use classifier::Classifier;
 use omma_base::Seed;
 pub use pooling::AttentionPooling;
 
-use crate::config::{HeadConfig, ModelConfig};
+use crate::{
+    config::{HeadConfig, ModelConfig},
+    mode::Mode,
+    predictions::Predictions,
+};
 
 /// What a model makes of its tokens.
 #[derive(Module, Debug)]
@@ -20,7 +27,23 @@ pub enum Head {
 impl Head {
     /// The head of a model.
     pub(crate) fn new(config: &ModelConfig, seed: Seed, device: &Device) -> Self {
-        let HeadConfig::Classifier(classifier) = &config.head;
-        Self::Classifier(Classifier::new(classifier, config, seed, device))
+        match &config.head {
+            HeadConfig::Classifier(classifier) => {
+                Self::Classifier(Classifier::new(classifier, config, seed, device))
+            }
+        }
+    }
+
+    /// - `tokens`: `[B·M, T, D]`, `members` copies of an image next to each other
+    /// - returns: `[M, B, features]`, and what is predicted from it
+    pub(crate) fn forward(
+        &self,
+        tokens: Tensor<3>,
+        members: usize,
+        mode: &Mode,
+    ) -> (Tensor<3>, Predictions) {
+        match self {
+            Self::Classifier(classifier) => classifier.forward(tokens, members, mode),
+        }
     }
 }

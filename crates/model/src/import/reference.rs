@@ -13,7 +13,7 @@ use rand::RngExt;
 
 use super::{Family, Imported};
 use crate::{
-    config::{ClassifierConfig, HeadConfig, ImageConfig, ModelConfig, Pooling, Position},
+    config::{ClassifierConfig, ImageConfig, ModelConfig, Pooling, Position},
     error::Result,
     inputs::sincos2d,
     mode::Mode,
@@ -68,8 +68,7 @@ struct Reference<'a> {
 
 impl Reference<'_> {
     fn head(&self) -> &ClassifierConfig {
-        let HeadConfig::Classifier(head) = &self.config.head;
-        head
+        self.config.head.classifier().expect("other projects' models are classifiers")
     }
 
     /// The tensors behind one of our parameters, in their own layout.
