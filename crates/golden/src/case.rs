@@ -9,7 +9,7 @@ use std::{
 
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// One case.
 #[derive(Debug)]
@@ -97,6 +97,20 @@ impl Case {
             Values::Floats(values) => values,
             Values::Ints(_) => panic!("{name} holds integers"),
         }
+    }
+
+    /// The auxiliary losses that the case names, as a router's configuration writes them; importance alone
+    /// where it names none, as whole models of vmoe do.
+    pub fn losses(&self) -> Value {
+        let Some(weights) = self.json()["config"]["loss_weights"].as_object() else {
+            return json!([{"loss": "importance", "weight": 1.0}]);
+        };
+        let term = |(name, weight): (&String, &Value)| {
+            // GShard's loss is called by what it balances here.
+            let loss = if name == "gshard" { "balance" } else { name };
+            json!({"loss": loss, "weight": weight})
+        };
+        weights.iter().map(term).collect()
     }
 
     /// An array of integers.

@@ -50,7 +50,7 @@ mod vit;
 pub use config::{
     BatchEnsembleConfig, ClassifierConfig, EncoderConfig, FastWeights, FeedForwardKind, HeadConfig,
     ImageConfig, MimoConfig, ModelConfig, MoeConfig, Normalisation, PRESETS, Placement, Pooling,
-    Position, Tiling, apply_settings, apply_value, full_name, names_router, preset, short_name,
+    Position, Tiling, apply_settings, apply_value, full_name, precedence, preset, short_name,
 };
 pub use encoder::{Encoded, Encoder, Stage};
 pub use error::{ModelError, Result};

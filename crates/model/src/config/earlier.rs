@@ -24,9 +24,8 @@ impl From<AnyModelConfig> for ModelConfig {
 }
 
 /// A configuration of this version.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[derive(Default)]
 struct Current {
     image: ImageConfig,
     encoder: EncoderConfig,

@@ -24,7 +24,8 @@ use omma_routing::Scope;
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
-pub use settings::{apply_settings, apply_value, names_router};
+pub(crate) use settings::parse as parse_setting;
+pub use settings::{apply_settings, apply_value, precedence};
 
 use crate::{
     error::{ModelError, Result},

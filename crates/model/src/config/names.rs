@@ -42,22 +42,21 @@ pub(super) const SHORT: &[(&str, &str)] = &[
 /// The full name of a setting that may be given by a short one: `moe.k` is
 /// `encoder.moe.router.allocation.k`, and `normalisation.mean` is `image.normalisation.mean`.
 pub fn full_name(key: &str) -> String {
-    let fits = |short: &str| match key.strip_prefix(short) {
-        Some(rest) => rest.is_empty() || rest.starts_with('.'),
-        None => false,
-    };
-    let found = SHORT.iter().filter(|(short, _)| fits(short)).max_by_key(|(short, _)| short.len());
-    found.map_or(key.to_owned(), |(short, full)| format!("{full}{}", &key[short.len()..]))
+    renamed(key, SHORT.iter().copied())
 }
 
 /// The shortest name of a setting, which is what its user has most likely written.
 pub fn short_name(key: &str) -> String {
-    let fits = |full: &str| match key.strip_prefix(full) {
-        Some(rest) => rest.is_empty() || rest.starts_with('.'),
-        None => false,
-    };
-    let found = SHORT.iter().filter(|(_, full)| fits(full)).max_by_key(|(_, full)| full.len());
-    found.map_or(key.to_owned(), |(short, full)| format!("{short}{}", &key[full.len()..]))
+    renamed(key, SHORT.iter().map(|(short, full)| (*full, *short)))
+}
+
+/// A key with the longest beginning that has another name called by that.
+fn renamed<'a>(key: &str, names: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let rest =
+        |from: &str| key.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('.'));
+    let found = names.filter_map(|(from, to)| Some((from.len(), to, rest(from)?)));
+    let longest = found.max_by_key(|(length, ..)| *length);
+    longest.map_or(key.to_owned(), |(_, to, rest)| format!("{to}{rest}"))
 }
 
 /// The same error about the short name.

@@ -18,21 +18,9 @@ use crate::error::{ModelError, Result};
 /// name goes before everything else. A setting below `moe`, `batch_ensemble` or `mimo` makes a model that
 /// has none of it have one with defaults; `moe=null`, or `none`, takes it away.
 pub fn apply_settings<S: AsRef<str>>(config: &ModelConfig, settings: &[S]) -> Result<ModelConfig> {
-    let mut parsed = Vec::new();
-    for setting in settings {
-        let setting = setting.as_ref();
-        let (key, text) = setting
-            .split_once('=')
-            .ok_or_else(|| ModelError::SettingSyntax { text: setting.to_owned() })?;
-        let (key, text) = (key.trim(), text.trim());
-        let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
-        parsed.push((key, value, text));
-    }
-    parsed.sort_by_key(|(key, value, _)| match *key {
-        _ if names_router(key, value) => 0,
-        "moe.members" => 1,
-        _ => 2,
-    });
+    let parsed = settings.iter().map(|setting| parse(setting.as_ref()));
+    let mut parsed = parsed.collect::<Result<Vec<_>>>()?;
+    parsed.sort_by_key(|(key, value, _)| precedence(key, value));
     let mut config = config.clone();
     for (key, value, text) in parsed {
         config = apply_value(&config, key, value, text)?;
@@ -41,9 +29,24 @@ pub fn apply_settings<S: AsRef<str>>(config: &ModelConfig, settings: &[S]) -> Re
     Ok(config)
 }
 
-/// Whether a setting names a router, which replaces all of it.
-pub fn names_router(key: &str, value: &Value) -> bool {
-    full_name(key) == "encoder.moe.router" && value.is_string()
+/// A setting's key, its value, and how its user wrote that: as JSON, or else as text.
+pub(crate) fn parse(setting: &str) -> Result<(&str, Value, &str)> {
+    let (key, text) = setting
+        .split_once('=')
+        .ok_or_else(|| ModelError::SettingSyntax { text: setting.to_owned() })?;
+    let (key, text) = (key.trim(), text.trim());
+    let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
+    Ok((key, value, text))
+}
+
+/// Which of the settings that are given together go first: the name of a router (0), which replaces all
+/// of it, then its members (1), then what they share (2).
+pub fn precedence(key: &str, value: &Value) -> u8 {
+    match full_name(key).as_str() {
+        "encoder.moe.router" if value.is_string() => 0,
+        "encoder.moe.members" => 1,
+        _ => 2,
+    }
 }
 
 /// Gives one setting a value that was read elsewhere; `text` is how its user wrote it. The result is

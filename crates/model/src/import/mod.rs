@@ -19,7 +19,7 @@ use omma_base::{Resolution, Seed};
 
 pub use self::{family::Family, reference::largest_difference};
 use crate::{
-    config::{ModelConfig, apply_settings, apply_value, full_name},
+    config::{ModelConfig, apply_settings, apply_value, full_name, parse_setting},
     error::{ModelError, Result},
     parameters::with_values,
     tensors::{TensorSource, open_tensors},
@@ -87,9 +87,7 @@ fn told_resolution<S: AsRef<str>>(settings: &[S]) -> Result<Option<Resolution>> 
     };
     let told = about("image.position_resolution").or(about("image.resolution"));
     let Some(told) = told else { return Ok(None) };
-    let (key, text) = told.split_once('=').unwrap_or((told, ""));
-    let (key, text) = (key.trim(), text.trim());
-    let value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
+    let (key, value, text) = parse_setting(told)?;
     let image = apply_value(&ModelConfig::default(), key, value, text)?.image;
     Ok(Some(image.position_resolution.unwrap_or(image.resolution)))
 }

@@ -31,7 +31,7 @@ fn token_choice(case: &Case) -> RouterConfig {
     let sigma = settings["sigma"].as_f64().unwrap_or(0.0);
     RouterConfig {
         noise: sigma * case.size("E") as f64,
-        losses: crate::losses(case),
+        losses: serde_json::from_value(case.losses()).unwrap(),
         ..RouterConfig::new(case.size("E"), Allocation::TokenChoice(choice))
     }
 }

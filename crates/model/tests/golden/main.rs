@@ -4,25 +4,7 @@
 mod layers;
 mod models;
 
-use omma_golden::{Case, Kind, check_cases};
-use omma_routing::{Loss, LossTerm};
-
-/// All auxiliary losses that a case names; importance alone where it names none.
-fn losses(case: &Case) -> Vec<LossTerm> {
-    let Some(weights) = case.json()["config"]["loss_weights"].as_object() else {
-        return vec![LossTerm::new(Loss::Importance, 1.0)];
-    };
-    let term = |(name, weight): (&String, &serde_json::Value)| {
-        let loss = match name.as_str() {
-            "importance" => Loss::Importance,
-            "load" => Loss::Load,
-            "gshard" => Loss::Balance,
-            other => panic!("unknown loss {other}"),
-        };
-        LossTerm::new(loss, weight.as_f64().unwrap())
-    };
-    weights.iter().map(term).collect()
-}
+use omma_golden::{Kind, check_cases};
 
 #[test]
 fn layers_agree_with_their_references() {

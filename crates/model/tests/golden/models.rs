@@ -68,7 +68,7 @@ fn config(case: &Case, arrays: &Arrays) -> ModelConfig {
         }),
         grouping: Grouping::Images(case.size("seqs_per_group")),
         noise: 0.0,
-        losses: crate::losses(case),
+        losses: serde_json::from_value(case.losses()).unwrap(),
         ..moe.router
     };
     ModelConfig {

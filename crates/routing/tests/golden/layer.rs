@@ -106,19 +106,9 @@ pub(crate) fn capacity_of(settings: &Value) -> Capacity {
     }
 }
 
-/// Loss terms by the names that the reference gives them.
+/// What a router of the case pays for.
 pub(crate) fn losses_of(case: &Case) -> Vec<LossTerm> {
-    let weights = case.config("loss_weights").as_object().unwrap();
-    let terms = weights.iter().map(|(name, weight)| {
-        let loss = match name.as_str() {
-            "importance" => Loss::Importance,
-            "load" => Loss::Load,
-            "gshard" => Loss::Balance,
-            other => panic!("unknown loss {other}"),
-        };
-        LossTerm::new(loss, weight.as_f64().unwrap())
-    });
-    terms.collect()
+    serde_json::from_value(case.losses()).unwrap()
 }
 
 pub(crate) fn order_of(batch_priority: bool) -> Order {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use omma_base::files::read_regular;
-use omma_model::{ModelConfig, full_name, names_router};
+use omma_model::{ModelConfig, full_name, precedence};
 use serde_json::Value;
 
 use super::{built_in, recipe_error};
@@ -34,11 +34,10 @@ impl Layer {
     /// order means nothing, tables and lists go before what changes them.
     pub(super) fn new(mut settings: Vec<Setting>, file: Option<String>) -> Self {
         let is_table = |setting: &Setting| setting.value.is_object() || setting.value.is_array();
-        settings.sort_by_key(|setting| match setting {
-            _ if setting.names_router() => 0,
+        settings.sort_by_key(|setting| match setting.precedence() {
+            0 => 0,
             _ if file.is_some() && is_table(setting) => 1,
-            _ if setting.key == "model.moe.members" => 2,
-            _ => 3,
+            later => 1 + later,
         });
         Self { settings, file }
     }
@@ -60,8 +59,9 @@ impl Setting {
         Ok(Self { key, value, text })
     }
 
-    fn names_router(&self) -> bool {
-        self.key.strip_prefix("model.").is_some_and(|key| names_router(key, &self.value))
+    fn precedence(&self) -> u8 {
+        let key = self.key.strip_prefix("model.");
+        key.map_or(u8::MAX - 1, |key| precedence(key, &self.value))
     }
 }
 
