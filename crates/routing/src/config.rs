@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     affinity::{Affinity, CombineWeights, Sinkhorn, SparseTransport},
-    allocation::{Allocation, ExpertChoice, Order, Soft, TokenChoice},
+    allocation::{Allocation, ExpertChoice, Soft, TokenChoice},
     capacity::{Capacity, Rounding},
     error::{Result, RoutingError},
     layout::{Grouping, Scope},
@@ -40,6 +40,10 @@ pub struct RouterConfig {
     /// token's gate, pruned or not; V-MoE trains with 1.
     #[serde(default)]
     pub noise: f64,
+    /// The same at inference, in predictions that are drawn ([`Context::sampling`](crate::Context));
+    /// the copies of a tiled token then choose apart (paper 000 §4.2.2 and Table 2). 0 for none.
+    #[serde(default)]
+    pub inference_noise: f64,
     /// Where combine weights come from.
     #[serde(default)]
     pub combine: CombineWeights,
@@ -93,7 +97,9 @@ impl RouterConfig {
     }
 
     /// Softmax token choice (paper 001 §2.1), V-MoE's router: noise 1, importance and load loss,
-    /// capacity factor 1.5 (paper 000 App. A.3) with batch priority in training, no limit at inference.
+    /// capacity factor 1.5 (paper 000 App. A.3) in training, no limit at inference. Tokens are served as
+    /// they stand: Algorithm 1 of paper 001 and the public configurations of V-MoE and E³ train so, and
+    /// batch priority ([`Order::MaxGate`](crate::Order)) is for those who ask for it.
     pub fn softmax_token_choice(experts: usize, k: usize) -> Self {
         let capacity = Some(Capacity::factor(1.5));
         Self {
@@ -101,11 +107,7 @@ impl RouterConfig {
             losses: LossTerm::vmoe(),
             ..Self::new(
                 experts,
-                Allocation::TokenChoice(TokenChoice {
-                    capacity,
-                    order: Order::MaxGate,
-                    ..TokenChoice::dropless(k)
-                }),
+                Allocation::TokenChoice(TokenChoice { capacity, ..TokenChoice::dropless(k) }),
             )
         }
     }
@@ -155,6 +157,7 @@ impl RouterConfig {
             allocation,
             affinity: Affinity::default(),
             noise: 0.0,
+            inference_noise: 0.0,
             combine: CombineWeights::default(),
             pool: Pool::default(),
             pruning: Pruning::default(),
@@ -177,6 +180,7 @@ impl RouterConfig {
         self.affinity.check()?;
         self.grouping.check()?;
         not_negative("the noise", self.noise)?;
+        not_negative("the noise at inference", self.inference_noise)?;
         self.losses
             .iter()
             .try_for_each(|term| not_negative("the weight of a loss", term.weight))?;
@@ -193,7 +197,7 @@ impl RouterConfig {
             (self.combine != CombineWeights::Gates, "combine weights from another affinity"),
             (self.pool != Pool::All, "several gates"),
             (self.scope != Scope::Token, "one decision per image"),
-            (self.noise > 0.0, "router noise"),
+            (self.noise > 0.0 || self.inference_noise > 0.0, "router noise"),
             (weighted().next().is_some(), "auxiliary losses"),
         ];
         let mut clashes = vec![
@@ -250,15 +254,20 @@ fn not_negative(name: &'static str, value: f64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocation::Order;
 
-    /// Paper 000 App. A.3 (C = 1.5 in training) and App. C.2 (importance and load, 0.01 in all); σ = 1/E.
+    /// Paper 000 App. A.3 (C = 1.5 in training) and App. C.2 (importance and load, 0.01 in all); σ = 1/E
+    /// (§2.1) while training only. Paper 001 Algorithm 1 goes through the tokens as they stand, and so do
+    /// vmoe's configurations of V-MoE and E³ (`batch_priority: False`).
     #[test]
     fn softmax_token_choice_is_v_moes() {
         let config = RouterConfig::named("softmax-token-choice", 8, 2).unwrap();
         let choice = config.token_choice().unwrap();
         assert_eq!((choice.k, choice.capacity), (2, Some(Capacity::factor(1.5))));
         assert_eq!(choice.inference_capacity, None);
-        assert_eq!((config.noise, config.losses), (1.0, LossTerm::vmoe()));
+        assert_eq!(choice.order, Order::Arrival);
+        assert_eq!((config.noise, config.inference_noise), (1.0, 0.0));
+        assert_eq!(config.losses, LossTerm::vmoe());
         assert_eq!(LossTerm::vmoe().iter().map(|term| term.weight).sum::<f64>(), 0.01);
     }
 

@@ -16,7 +16,8 @@ pub enum Pool {
     All,
     /// One gate per ensemble member (E³, paper 000 eq. 2). Without overlap the `M` subsets are
     /// disjoint; with an overlap of `O` every member has `(E - O)/M` experts of its own and the last
-    /// `O` experts belong to all (§4.2.3), up to `O = E`.
+    /// `O` experts belong to all (§4.2.3). At `O = E` nothing is left to tell members apart by, and one
+    /// gate serves all of them: that is tiling alone (Table 3, last row).
     Members {
         /// Ensemble size, `M`.
         members: usize,
@@ -73,6 +74,9 @@ impl Pool {
         let all = || (0..experts).collect::<Vec<_>>();
         let subsets: Vec<(Callers, Vec<usize>)> = match self {
             Self::All => vec![(Callers::Everyone, all())],
+            Self::Members { members, overlap } if *members > 0 && *overlap == experts => {
+                vec![(Callers::Everyone, all())]
+            }
             Self::Members { members, overlap } => {
                 let own = own_experts(experts, *members, *overlap)?;
                 let shared = members * own..experts;
@@ -214,6 +218,13 @@ mod tests {
         let gates = Pool::Members { members: 2, overlap: 8 }.gates(32).unwrap();
         assert!(gates.iter().all(|gate| gate.experts.len() == 20));
         assert_eq!(gates[1].columns, 20..40);
+    }
+
+    /// Paper 000 Table 3: "32 (= Tiling)".
+    #[test]
+    fn members_that_share_all_experts_share_their_gate() {
+        let tiling = Pool::Members { members: 2, overlap: 32 }.gates(32).unwrap();
+        assert_eq!(tiling, Pool::All.gates(32).unwrap());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::plan::indices;
 pub enum Loss {
     /// [`importance_loss`] of the clean gates.
     Importance,
-    /// [`load_loss`]; only where the router has noise and is training.
+    /// [`load_loss`]; only where noise was drawn.
     Load,
     /// [`balance_loss`] of the gates that route.
     Balance,

@@ -17,6 +17,8 @@ pub struct Context {
     pub layout: Layout,
     /// Whether noise is added and the training capacity holds.
     pub training: bool,
+    /// Whether the noise of inference is added, where this is no training.
+    pub sampling: bool,
     /// Where noise and shuffled orders come from.
     pub seed: Seed,
     /// `[N]`: the modality of every row, where it is not that of the layout's sequences.
@@ -28,7 +30,13 @@ pub struct Context {
 impl Context {
     /// Inference: no noise, and the inference capacity.
     pub fn inference(layout: Layout) -> Self {
-        Self { layout, training: false, seed: Seed::new(0), modality: None, noise: None }
+        let (training, sampling, seed) = (false, false, Seed::new(0));
+        Self { layout, training, sampling, seed, modality: None, noise: None }
+    }
+
+    /// Inference with the router's [`inference_noise`](RouterConfig::inference_noise), drawn from `seed`.
+    pub fn sampling(layout: Layout, seed: Seed) -> Self {
+        Self { sampling: true, seed, ..Self::inference(layout) }
     }
 
     /// Training: noise and shuffled orders are drawn from `seed`.
@@ -44,6 +52,15 @@ impl Context {
     /// With given noise.
     pub fn with_noise(self, noise: Tensor<2>) -> Self {
         Self { noise: Some(noise), ..self }
+    }
+
+    /// The noise of a router on such a batch, in units of `1/E`.
+    pub(super) fn noise_of(&self, config: &RouterConfig) -> f64 {
+        match (self.training, self.sampling) {
+            (true, _) => config.noise,
+            (false, true) => config.inference_noise,
+            (false, false) => 0.0,
+        }
     }
 
     /// `[N]`: the modality of every row, if it is known.

@@ -34,7 +34,7 @@ impl Router {
 
         let calls: Vec<Calls> =
             self.gates.iter().map(|gate| Calls::new(gate, &groups, &batch)).collect();
-        let values = self.gate_values(&clean, noisy.as_ref(), &calls, &alive);
+        let values = self.gate_values((&clean, noisy.as_ref()), &calls, &alive, context);
         let host_gates: Vec<Vec<f32>> = values.iter().map(|values| host(&values.gates)).collect();
         self.check_logits(noisy.as_ref().unwrap_or(&clean), &host_gates, &batch)?;
         let (tables, weights): (Vec<_>, Vec<_>) = self
@@ -70,7 +70,7 @@ impl Router {
         // Softmax, losses and comparisons are in single precision whatever the tokens are in.
         let logits = if logits.dtype() == DType::F32 { logits } else { logits.cast(DType::F32) };
         let [rows, columns] = logits.dims();
-        if !context.training || self.config().noise == 0.0 {
+        if context.noise_of(self.config()) == 0.0 {
             return Ok((logits, None));
         }
         let noise = match &context.noise {
@@ -107,7 +107,9 @@ impl Router {
         let sigmas: Vec<f32> = self
             .gates
             .iter()
-            .flat_map(|gate| std::iter::repeat_n(self.sigma(gate) as f32, gate.columns.len()))
+            .flat_map(|gate| {
+                std::iter::repeat_n(self.sigma(gate, context) as f32, gate.columns.len())
+            })
             .collect();
         let seed = context.seed.named("noise");
         let mut noise = vec![0.0_f32; rows * columns];
@@ -123,17 +125,17 @@ impl Router {
     }
 
     /// `noise / E`, with `E` the experts that the gate chooses from.
-    fn sigma(&self, gate: &Gate) -> f64 {
-        self.config().noise / gate.experts.len() as f64
+    fn sigma(&self, gate: &Gate, context: &Context) -> f64 {
+        context.noise_of(self.config()) / gate.experts.len() as f64
     }
 
     /// The differentiable values of every gate for the tokens that call it.
     fn gate_values(
         &self,
-        clean: &Tensor<2>,
-        noisy: Option<&Tensor<2>>,
+        (clean, noisy): (&Tensor<2>, Option<&Tensor<2>>),
         calls: &[Calls],
         alive: &[bool],
+        context: &Context,
     ) -> Vec<GateTensors> {
         let of_gate = |(gate, calls): (&Gate, &Calls)| {
             let kept: Vec<u32> = self.kept(gate, alive).map(|(column, _)| column).collect();
@@ -153,7 +155,7 @@ impl Router {
                 }
             };
             let clean = cut(clean);
-            let noisy = noisy.map(|noisy| (cut(noisy), self.sigma(gate)));
+            let noisy = noisy.map(|noisy| (cut(noisy), self.sigma(gate, context)));
             let routing = noisy.as_ref().map_or(&clean, |(noisy, _)| noisy);
             let gates = softmax(routing.clone(), 1);
             let (tokens, bounds) = (calls.tokens.clone(), calls.bounds.clone());
