@@ -36,15 +36,17 @@ pub struct Prediction {
 
 /// The likeliest classes of pictures, at most `top` each.
 ///
+/// - `before`: pictures that came before these; what is drawn for predictions follows from it
 /// - `names`: of the classes; numbers where it is too short
 pub fn predict(
     system: &System,
     pictures: &[Picture],
+    before: usize,
     names: &[String],
     top: usize,
 ) -> Result<Vec<Prediction>> {
     system.check_classes("the pictures", system.classes())?;
-    let mut batch = Batch::unlabelled(pictures, &system.pixels());
+    let mut batch = Batch::unlabelled(pictures, before, &system.pixels());
     if batch.is_empty() {
         return Ok(Vec::new());
     }

@@ -1,6 +1,7 @@
 //! What is judged: one model, or several as one.
 
 use burn::tensor::{Device, Tensor};
+use omma_base::Seed;
 use omma_data::{Batch, Pixels};
 use omma_model::{ModelConfig, MoeConfig, Output, VisionTransformer, systems::DeepEnsemble};
 use omma_routing::Routing;
@@ -18,6 +19,8 @@ pub struct System {
     ensemble: DeepEnsemble,
     pixels: Pixels,
     device: Device,
+    /// Where MC samples and the noise of routers come from.
+    seed: Seed,
 }
 
 /// What a system makes of a batch: a row of logits, or of features, per member and image.
@@ -120,7 +123,12 @@ impl System {
         }
         let ensemble = DeepEnsemble::new(models)?;
         let pixels = pixels.expect("an ensemble has a first model");
-        Ok(Self { names, ensemble, pixels, device: device.clone() })
+        Ok(Self { names, ensemble, pixels, device: device.clone(), seed: Seed::new(0) })
+    }
+
+    /// The same with predictions that are drawn from another seed, where they are drawn at all.
+    pub fn drawn_from(self, seed: Seed) -> Self {
+        Self { seed, ..self }
     }
 
     /// Its models' names, joined.
@@ -212,11 +220,16 @@ impl System {
         features.collect()
     }
 
-    /// Every model's own output, one model at a time.
+    /// Every model's own output, one model at a time. What is drawn depends on where in its data set the
+    /// batch begins, so that no two batches have it in common.
     fn forward(&self, batch: &mut Batch) -> impl Iterator<Item = Result<Output>> {
+        let first = batch.indices.first().map_or(0, |index| *index as u64);
+        let seed = self.seed.named("prediction").numbered(first);
         let images = images_of(batch, &self.device);
-        self.models()
-            .map(move |model| Ok(model.forward(images.clone(), &model.config().prediction_mode())?))
+        self.models().zip(0..).map(move |(model, number)| {
+            let mode = model.config().prediction_mode(seed.numbered(number));
+            Ok(model.forward(images.clone(), &mode)?)
+        })
     }
 
     pub(crate) fn device(&self) -> &Device {

@@ -7,7 +7,7 @@ use std::{hint::black_box, io::BufRead, time::Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_kernels::{Activation, layer_norm, linear, self_attention};
-use omma_model::{MlpConfig, MoeLayerConfig};
+use omma_model::{ExpertStart, MlpConfig, MoeLayerConfig};
 use omma_routing::{Allocation, Context, Layout, RouterConfig, Seed, TokenChoice};
 use rand::RngExt;
 
@@ -74,7 +74,8 @@ fn mlp_config(activation: Activation) -> MlpConfig {
 fn moe(router: RouterConfig, backward: bool) -> Box<dyn FnMut()> {
     let device = device(backward);
     let mlp = mlp_config(Activation::GeluTanh);
-    let config = MoeLayerConfig { router, mlp, shared_expert: false };
+    let config =
+        MoeLayerConfig { router, mlp, shared_expert: false, start: ExpertStart::default() };
     let layer = config.init(Seed::new(2), &device).expect("a router that routes");
     let tokens = random([IMAGES * TOKENS, WIDTH], 1.0, &device);
     let context = Context::inference(Layout::new(IMAGES, TOKENS));

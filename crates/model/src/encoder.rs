@@ -93,17 +93,11 @@ impl Encoder {
         let mut routings = Vec::new();
         let tiling = self.tiling(mode)?;
         for (index, block) in self.blocks.iter().enumerate() {
-            let here = tiling.filter(|tiling| tiling.block == index);
-            let tiled = |x: Tensor<2>, layout: Layout, before_attention: bool| match here {
-                Some(tiling) if tiling.before_attention == before_attention => {
-                    let members = layout.members() * tiling.members;
-                    (tile(x, &layout, tiling.members), layout.tiled(members))
-                }
-                _ => (x, layout),
-            };
-            (x, layout) = tiled(x, layout, true);
+            if let Some(Tiling { members, .. }) = tiling.filter(|tiling| tiling.block == index) {
+                x = tile(x, &layout, members);
+                layout = layout.clone().tiled(layout.members() * members);
+            }
             x = block.attend(x, &layout);
-            (x, layout) = tiled(x, layout, false);
             let seed = mode.seed().named("block").numbered(index as u64);
             let output = block.feed(x, layout, mode, seed)?;
             (x, layout) = (output.tokens, output.layout);
@@ -120,7 +114,8 @@ impl Encoder {
 
     /// MC samples are drawn at inference only; other members exist always.
     fn tiling(&self, mode: &Mode) -> Result<Option<Tiling>> {
-        let samples = self.config.mc_samples > 1;
-        Ok(self.config.tiling()?.filter(|_| !samples || matches!(mode, Mode::Sampling(_))))
+        let sampled = self.config.mc_samples > 1;
+        let samples = matches!(mode, Mode::Sampling { dropout: true, .. });
+        Ok(self.config.tiling()?.filter(|_| !sampled || samples))
     }
 }

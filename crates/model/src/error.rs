@@ -81,6 +81,10 @@ pub enum ModelError {
     Import { path: PathBuf, why: String },
     #[error("a {from} cannot become a {to}: {why}")]
     Adapt { from: String, to: String, why: String },
+    #[error("{setting} makes no difference to predictions: only training uses it{hint}")]
+    IdleSetting { setting: String, hint: &'static str },
+    #[error("these settings need other parameters than the model has (such as {parameter})")]
+    OtherParameters { parameter: String },
 }
 
 impl ModelError {

@@ -48,9 +48,10 @@ mod tensors;
 mod vit;
 
 pub use config::{
-    BatchEnsembleConfig, ClassifierConfig, EncoderConfig, FastWeights, FeedForwardKind, HeadConfig,
-    ImageConfig, MimoConfig, ModelConfig, MoeConfig, Normalisation, PRESETS, Placement, Pooling,
-    Position, Tiling, apply_settings, apply_value, full_name, precedence, preset, short_name,
+    BatchEnsembleConfig, ClassifierConfig, EncoderConfig, ExpertStart, FastWeights,
+    FeedForwardKind, HeadConfig, ImageConfig, MimoConfig, ModelConfig, MoeConfig, Normalisation,
+    PRESETS, Placement, Pooling, Position, Tiling, apply_settings, apply_value, full_name,
+    precedence, preset, short_name,
 };
 pub use encoder::{Encoded, Encoder, Stage};
 pub use error::{ModelError, Result};
@@ -58,7 +59,7 @@ pub use heads::{AttentionPooling, Classifier, Head};
 pub use inputs::PatchEmbedding;
 pub use layers::{
     Attention, BatchEnsembleMlp, Block, Dense, Experts, ExpertsConfig, FeedForward,
-    LAYER_NORM_EPSILON, Mlp, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput, Norm,
+    LAYER_NORM_EPSILON, Mlp, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput, Norm, SharedMatrices,
 };
 pub use mode::Mode;
 pub use omma_kernels::Activation;

@@ -9,24 +9,29 @@ pub enum Mode {
     Training(Seed),
     /// A prediction: no noise, the inference capacity, no dropout.
     Inference,
-    /// A prediction with dropout (MC Dropout, paper 000 App. G.2).
-    Sampling(Seed),
+    /// A prediction that is drawn: with the routers' noise at inference (paper 000 §4.2.2), where they
+    /// have one.
+    Sampling {
+        /// Where noise and dropout come from.
+        seed: Seed,
+        /// Whether values are dropped too (MC Dropout, App. G.2).
+        dropout: bool,
+    },
 }
 
 impl Mode {
-    /// Whether routers have noise and the training capacity.
-    pub fn trains(&self) -> bool {
-        matches!(self, Self::Training(_))
-    }
-
     /// Whether values are dropped.
     pub fn drops(&self) -> bool {
-        !matches!(self, Self::Inference)
+        match self {
+            Self::Training(_) => true,
+            Self::Inference => false,
+            Self::Sampling { dropout, .. } => *dropout,
+        }
     }
 
     pub(crate) fn seed(&self) -> Seed {
         match self {
-            Self::Training(seed) | Self::Sampling(seed) => *seed,
+            Self::Training(seed) | Self::Sampling { seed, .. } => *seed,
             Self::Inference => Seed::new(0),
         }
     }

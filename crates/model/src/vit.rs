@@ -75,11 +75,13 @@ impl VisionTransformer {
         &self.config
     }
 
-    /// Predictions for a batch, with dropout where the configuration has MC samples.
+    /// Predictions for a batch.
     ///
     /// - `images`: `[B, H, W, channels]`
-    pub fn predict(&self, images: Tensor<4>) -> Result<Predictions> {
-        Ok(self.forward(images, &self.config.prediction_mode())?.predictions)
+    /// - `seed`: where dropout and noise come from, for a model whose predictions are drawn
+    ///   ([`ModelConfig::prediction_mode`]); give every batch one of its own
+    pub fn predict(&self, images: Tensor<4>, seed: Seed) -> Result<Predictions> {
+        Ok(self.forward(images, &self.config.prediction_mode(seed))?.predictions)
     }
 
     /// - `images`: `[B, H, W, channels]`; for MIMO `[B, H, W, channels · M]` with an image for every

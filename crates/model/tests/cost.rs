@@ -62,6 +62,42 @@ fn training_flops_are_those_of_paper_000_table_20() {
     }
 }
 
+/// Paper 000 Tables 5 and 12: efficient ensembles on B/32. BE tiles in front of its first block with fast
+/// weights, MC Dropout in front of its first with experts, whose samples are drawn at prediction, without
+/// padding to a capacity; MIMO has more channels in and, with batch repetition (BR), every image twice.
+#[test]
+fn efficient_ensembles_cost_as_in_paper_000_tables_5_and_12() {
+    let table: &[(&str, &[&str], f64)] = &[
+        ("vit", &[], 78.0),
+        ("vit", &["batch_ensemble.members=2"], 97.1),
+        ("vit", &["batch_ensemble.members=4"], 135.4),
+        ("vmoe", &["moe.k=1"], 82.4),
+        ("vmoe", &["moe.k=2"], 94.9),
+        ("vmoe", &["moe.k=4"], 120.1),
+        ("vmoe", &["moe.k=8"], 170.4),
+        ("vmoe", &["moe.k=1", "mc_samples=2"], 97.2),
+        ("vmoe", &["moe.k=1", "mc_samples=4"], 135.6),
+        ("vmoe", &["moe.k=2", "mc_samples=2"], 113.7),
+        ("vmoe", &["moe.k=2", "mc_samples=4"], 168.6),
+        ("vmoe", &["moe.k=4", "mc_samples=2"], 146.7),
+        ("vmoe", &["moe.k=2", "mimo.members=2"], 96.3),
+        ("vmoe", &["moe.k=2", "mimo.members=4"], 99.0),
+        ("vmoe", &["moe.k=2", "mimo.members=2", "mimo.batch_repetition=2"], 192.6),
+        ("vmoe", &["moe.k=2", "mimo.members=4", "mimo.batch_repetition=2"], 198.1),
+        ("e3", &["moe.k=1", "moe.members=2"], 105.9),
+        ("e3", &["moe.k=1", "moe.members=4"], 153.0),
+        ("e3", &["moe.k=2", "moe.members=2"], 131.1),
+        ("e3", &["moe.k=2", "moe.members=4"], 203.3),
+        ("e3", &["moe.k=4", "moe.members=2"], 181.4),
+    ];
+    for (system, settings, printed) in table {
+        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let cost = configured(&format!("{system}-b32"), &settings).cost(Resolution::square(384));
+        let found = cost.unwrap().training_flops as f64 / 1e9;
+        assert_near(&format!("{system} {settings:?}"), found, *printed, 0.015);
+    }
+}
+
 /// Paper 000 Table 22, in increasing order: B/32 with the ablations' routing by one-hot products.
 #[test]
 fn ablations_cost_as_in_paper_000_table_22() {
@@ -184,6 +220,7 @@ fn the_mnist_network_of_paper_004_has_its_parameters() {
             dropout: 0.0,
         },
         shared_expert: false,
+        start: omma_model::ExpertStart::default(),
     };
     let layer = layer.init(omma_base::Seed::new(0), &burn::tensor::Device::flex()).unwrap();
     let head = omma_model::Dense::zeros(4 * width, classes, &burn::tensor::Device::flex());

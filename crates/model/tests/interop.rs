@@ -36,7 +36,7 @@ fn checkpoints_of_other_projects_say_here_what_they_say_there() {
         let imported = import(&data(name), settings, &Device::flex())
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(imported.family, *family, "{name}");
-        let logits = imported.model.predict(images.clone()).unwrap().logits;
+        let logits = imported.model.predict(images.clone(), Seed::new(0)).unwrap().logits;
         let found: Vec<f32> = logits.try_into_vec_as().unwrap();
         let expected = answers.read(name).unwrap();
         assert_eq!(found.len(), expected.len(), "{name}");
@@ -53,7 +53,7 @@ fn checkpoints_of_other_projects_say_here_what_they_say_there() {
         checkpoint::save(&imported.model, folder.path()).unwrap();
         let again = checkpoint::load(folder.path(), &Device::flex()).unwrap();
         let again: Vec<f32> =
-            again.predict(images.clone()).unwrap().logits.try_into_vec_as().unwrap();
+            again.predict(images.clone(), Seed::new(0)).unwrap().logits.try_into_vec_as().unwrap();
         assert_eq!(again, found, "{name}");
     }
 }

@@ -4,7 +4,7 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor, TensorData},
 };
-use omma_model::{Activation, MlpConfig, MoeLayer, MoeLayerConfig};
+use omma_model::{Activation, ExpertStart, MlpConfig, MoeLayer, MoeLayerConfig};
 use omma_routing::{
     Allocation, Context, Grouping, Layout, Pool, PruneMode, Pruning, RouterConfig, RoutingError,
     Scope, Seed, TokenChoice,
@@ -15,7 +15,13 @@ const WIDTH: usize = 12;
 
 fn layer(router: RouterConfig, shared_expert: bool, dropout: f32) -> MoeLayer {
     let mlp = MlpConfig { width: WIDTH, hidden: 20, activation: Activation::GeluTanh, dropout };
-    MoeLayerConfig { router, mlp, shared_expert }.init(Seed::new(3), &Device::flex()).unwrap()
+    let config = MoeLayerConfig {
+        router,
+        mlp,
+        shared_expert,
+        start: ExpertStart { shared: false, noise: 0.0 },
+    };
+    config.init(Seed::new(3), &Device::flex()).unwrap()
 }
 
 fn dropless(experts: usize, k: usize) -> RouterConfig {
@@ -157,7 +163,12 @@ fn the_same_seed_makes_the_same_layer() {
 #[test]
 fn a_router_that_cannot_route_is_an_error() {
     let mlp = MlpConfig { width: 4, hidden: 8, activation: Activation::GeluErf, dropout: 0.0 };
-    let config = MoeLayerConfig { router: dropless(2, 3), mlp, shared_expert: false };
+    let config = MoeLayerConfig {
+        router: dropless(2, 3),
+        mlp,
+        shared_expert: false,
+        start: ExpertStart::default(),
+    };
     let outcome = config.init(Seed::new(0), &Device::flex());
     assert_eq!(outcome.unwrap_err(), RoutingError::TooManyChoices { k: 3, experts: 2 });
 }

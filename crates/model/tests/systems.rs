@@ -3,15 +3,27 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_base::Seed;
 use omma_model::{
-    BatchEnsembleConfig, FastWeights, Head, MimoConfig, Mode, ModelConfig, MoeConfig,
-    VisionTransformer, apply_settings, parameter_values, preset,
-    systems::{DeepEnsemble, Start, Target, Upcycling, adapt, step_zero_difference, upcycle},
+    BatchEnsembleConfig, ExpertStart, FastWeights, FeedForward, Head, MimoConfig, Mode,
+    ModelConfig, MoeConfig, VisionTransformer, apply_settings, parameter_values, preset,
+    systems::{
+        DeepEnsemble, Start, Target, Upcycling, adapt, permute_experts, reconfigure,
+        step_zero_difference, upcycle,
+    },
 };
 use omma_routing::{Layout, Sequences};
 use rand::RngExt;
 
-const SMALL: &[&str] =
-    &["width=32", "mlp=48", "depth=4", "heads=2", "resolution=16", "moe.experts=8", "classes=5"];
+/// Experts are different, as if they had been trained.
+const SMALL: &[&str] = &[
+    "width=32",
+    "mlp=48",
+    "depth=4",
+    "heads=2",
+    "resolution=16",
+    "moe.experts=8",
+    "moe.start.shared=false",
+    "classes=5",
+];
 
 fn config(settings: &[&str]) -> ModelConfig {
     let settings: Vec<&str> = SMALL.iter().chain(settings).copied().collect();
@@ -70,31 +82,55 @@ const SYSTEMS: &[(&str, &[&str], usize)] = &[
     ("E³ and MIMO", &["mimo.members=2", "moe.k=1", "moe.members=2"], 4),
 ];
 
+/// Predictions are distributions, one per member, and a few steps along the gradient of the loss make the
+/// labels of these very images likelier for all of them together.
 #[test]
 fn every_system_predicts_for_every_member_and_learns() {
     for (name, settings, members) in SYSTEMS {
         let config = config(settings);
         assert_eq!(config.members(), *members, "{name}");
         let device = Device::flex().autodiff();
-        let model = trained(&config, &device);
-        let predictions = model.predict(Tensor::from_inner(images(3, 16))).unwrap();
+        let mut model = trained(&config, &device);
+        let batch = || Tensor::from_inner(images(3, 16));
+        let predictions = model.predict(batch(), Seed::new(0)).unwrap();
         assert_eq!(predictions.logits.dims(), [*members, 3, 5], "{name}");
         let sums = predictions.probabilities().sum_dim(1);
         assert!(values(&sums).iter().all(|sum| (sum - 1.0).abs() < 1e-5), "{name}");
 
-        let output =
-            model.forward(Tensor::from_inner(images(3, 16)), &Mode::Training(Seed::new(1)));
-        let output = output.unwrap();
-        let labels = Tensor::<1, Int>::from_data([0, 1, 2], &device);
-        let mut loss = output.predictions.cross_entropy(labels);
-        if let Some(auxiliary) = output.auxiliary_loss() {
-            loss = loss + auxiliary;
+        let labels = || Tensor::<1, Int>::from_data([0, 1, 2], &device);
+        let likelihood = |model: &VisionTransformer| {
+            let predictions = model.predict(batch(), Seed::new(0)).unwrap();
+            values(&predictions.cross_entropy(labels()))[0]
+        };
+        let before = likelihood(&model);
+        for step in 0..8 {
+            let output = model.forward(batch(), &Mode::Training(Seed::new(step))).unwrap();
+            let mut loss = output.predictions.cross_entropy(labels());
+            if let Some(auxiliary) = output.auxiliary_loss() {
+                loss = loss + auxiliary;
+            }
+            model = descended(model, &loss.backward());
         }
-        let gradients = loss.backward();
-        let gradient = model.embed.weight.val().grad(&gradients).expect("the first layer learns");
-        assert!(values(&gradient).iter().any(|value| *value != 0.0), "{name}");
-        assert!(values(&gradient).iter().all(|value| value.is_finite()), "{name}");
+        let after = likelihood(&model);
+        assert!(after < before - 0.1, "{name}: {before} before, {after} after");
     }
+}
+
+/// A model one short step further down.
+fn descended(model: VisionTransformer, gradients: &burn::tensor::Gradients) -> VisionTransformer {
+    use burn::module::{Module, ModuleMapper, Param};
+    struct Descend<'a>(&'a burn::tensor::Gradients);
+    impl ModuleMapper for Descend<'_> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|value| match value.grad(self.0) {
+                Some(gradient) => {
+                    Tensor::from_inner(value.inner() - gradient * 0.05).require_grad()
+                }
+                None => value,
+            })
+        }
+    }
+    model.map(&mut Descend(gradients))
 }
 
 /// Decision 4 of the design: by default an image's logits do not depend on its neighbours.
@@ -103,9 +139,10 @@ fn an_image_alone_gets_what_it_gets_in_a_batch() {
     for settings in [&["moe.k=1"][..], &["moe.k=2"], &["moe.k=1", "moe.members=2"]] {
         let model = trained(&config(settings), &Device::flex());
         let batch = images(64, 16);
-        let together = model.predict(batch.clone()).unwrap().logits;
+        let together = model.predict(batch.clone(), Seed::new(0)).unwrap().logits;
         for image in [0, 17, 63] {
-            let alone = model.predict(batch.clone().narrow(0, image, 1)).unwrap().logits;
+            let alone =
+                model.predict(batch.clone().narrow(0, image, 1), Seed::new(0)).unwrap().logits;
             let difference = largest(&alone, &together.clone().narrow(1, image, 1));
             assert!(difference < 1e-5, "{settings:?}, image {image}: {difference}");
         }
@@ -116,9 +153,9 @@ fn an_image_alone_gets_what_it_gets_in_a_batch() {
 fn tiling_starts_where_members_begin_to_differ() {
     let tiling = |settings: &[&str]| config(settings).encoder.tiling().unwrap();
     let e3 = tiling(&["moe.k=1", "moe.members=2", "moe.placement=2,3"]).unwrap();
-    assert_eq!((e3.block, e3.before_attention, e3.members), (2, true, 2));
+    assert_eq!((e3.block, e3.members), (2, 2));
     let samples = tiling(&["moe.dropout=0.1", "mc_samples=5", "moe.placement=3"]).unwrap();
-    assert_eq!((samples.block, samples.before_attention, samples.members), (3, false, 5));
+    assert_eq!((samples.block, samples.members), (3, 5));
     assert_eq!(tiling(&[]), None);
 }
 
@@ -126,10 +163,15 @@ fn tiling_starts_where_members_begin_to_differ() {
 fn samples_with_dropout_differ_and_repeat() {
     let model = trained(&config(&["moe.dropout=0.5", "mc_samples=3"]), &Device::flex());
     let images = images(2, 16);
-    let first = model.predict(images.clone()).unwrap().logits;
-    assert_eq!(values(&first), values(&model.predict(images.clone()).unwrap().logits));
+    let first = model.predict(images.clone(), Seed::new(0)).unwrap().logits;
+    assert_eq!(
+        values(&first),
+        values(&model.predict(images.clone(), Seed::new(0)).unwrap().logits)
+    );
     let [a, b] = [0, 1].map(|member| first.clone().narrow(0, member, 1));
     assert!(largest(&a, &b) > 1e-3);
+    let other = model.predict(images.clone(), Seed::new(1)).unwrap().logits;
+    assert!(largest(&first, &other) > 1e-3, "another batch draws other samples");
     // Without dropout there is one prediction.
     let plain = model.forward(images, &Mode::Inference).unwrap();
     assert_eq!(plain.predictions.logits.dims(), [1, 2, 5]);
@@ -139,8 +181,8 @@ fn samples_with_dropout_differ_and_repeat() {
 fn other_resolutions_interpolate_positions() {
     for position in ["learned", "learned-patches", "sincos2d", "none"] {
         let model = trained(&config(&[&format!("position={position}")]), &Device::flex());
-        assert_eq!(model.predict(images(2, 32)).unwrap().logits.dims(), [1, 2, 5]);
-        assert_eq!(model.predict(images(2, 18)).unwrap().logits.dims(), [1, 2, 5]);
+        assert_eq!(model.predict(images(2, 32), Seed::new(0)).unwrap().logits.dims(), [1, 2, 5]);
+        assert_eq!(model.predict(images(2, 18), Seed::new(0)).unwrap().logits.dims(), [1, 2, 5]);
     }
 }
 
@@ -150,14 +192,14 @@ fn images_need_not_be_square() {
         let wide = config(&[&format!("position={position}"), "resolution=[8, 24]"]);
         let model = trained(&wide, &Device::flex());
         let images = |height, width| random([2, height, width, 3], Seed::new(5), &Device::flex());
-        let own = model.predict(images(8, 24)).unwrap().logits;
+        let own = model.predict(images(8, 24), Seed::new(0)).unwrap().logits;
         assert_eq!(own.dims(), [1, 2, 5]);
-        assert_eq!(model.predict(images(24, 8)).unwrap().logits.dims(), [1, 2, 5]);
+        assert_eq!(model.predict(images(24, 8), Seed::new(0)).unwrap().logits.dims(), [1, 2, 5]);
         // The same patches in 6 rows of 2 instead of 2 rows of 6 are another picture to a model that knows
         // where patches are, and the same to one that does not.
         let patches = images(8, 24).reshape([2, 2, 4, 6, 12]).swap_dims(2, 3); // [B, rows, columns, 4, 12]
         let stacked = patches.reshape([2, 6, 2, 4, 12]).swap_dims(2, 3).reshape([2, 24, 8, 3]);
-        let other = model.predict(stacked).unwrap().logits;
+        let other = model.predict(stacked, Seed::new(0)).unwrap().logits;
         assert_eq!(largest(&own, &other) > 1e-4, position != "none", "{position}");
     }
 }
@@ -196,7 +238,7 @@ fn wrong_images_are_errors() {
     let model = trained(&config(&[]), &Device::flex());
     let device = Device::flex();
     for shape in [[1, 3, 16, 3], [0, 16, 16, 3], [1, 16, 16, 1]] {
-        assert!(model.predict(Tensor::zeros(shape, &device)).is_err(), "{shape:?}");
+        assert!(model.predict(Tensor::zeros(shape, &device), Seed::new(0)).is_err(), "{shape:?}");
     }
 }
 
@@ -207,9 +249,9 @@ fn a_deep_ensemble_averages_its_members_probabilities() {
     let two = trained(&config(&["moe.k=1", "moe.members=2"]), &device);
     let images = images(4, 16);
     let ensemble = DeepEnsemble::new(vec![one.clone(), two.clone()]).unwrap();
-    let predictions = ensemble.predict(images.clone()).unwrap();
+    let predictions = ensemble.predict(images.clone(), Seed::new(0)).unwrap();
     assert_eq!(predictions.logits.dims(), [3, 4, 5]);
-    let [a, b] = [one, two].map(|model| model.predict(images.clone()).unwrap());
+    let [a, b] = [one, two].map(|model| model.predict(images.clone(), Seed::new(0)).unwrap());
     let mean = (a.probabilities() + b.probabilities() * 2.0) / 3.0;
     assert!(largest(&predictions.probabilities(), &mean) < 1e-6);
     assert!(largest(&predictions.log_probabilities().exp(), &mean) < 1e-6);
@@ -244,8 +286,8 @@ fn an_upcycled_model_says_at_first_what_the_dense_one_says() {
     for settings in settings {
         let (dense, model) = upcycled(settings, Start::Equal, 0.0);
         let images = images(4, 16);
-        let before = dense.predict(images.clone()).unwrap().probabilities();
-        let after = model.predict(images).unwrap().probabilities();
+        let before = dense.predict(images.clone(), Seed::new(0)).unwrap().probabilities();
+        let after = model.predict(images, Seed::new(0)).unwrap().probabilities();
         assert!(largest(&before, &after) < 1e-5, "{settings:?}: {}", largest(&before, &after));
         let (difference, scale) =
             step_zero_difference(&dense, &model, Seed::new(1), &Device::flex()).unwrap();
@@ -280,11 +322,18 @@ fn what_cannot_be_upcycled_is_an_error() {
     assert!(error.contains("96 hidden units"), "{error}");
 }
 
+/// A model's experts with settings on top.
+fn experts(model: &VisionTransformer, settings: &[&str]) -> Target {
+    let config = apply_settings(model.config(), settings).unwrap();
+    Target::Experts(config.encoder.moe.unwrap())
+}
+
 #[test]
 fn a_v_moe_becomes_e3_with_every_parameter_kept() {
     let device = Device::flex();
     let vmoe = trained(&config(&[]), &device);
-    let e3 = adapt(&vmoe, &Target::E3 { members: 2, k: 1 }, Seed::new(0), &device).unwrap();
+    let target = experts(&vmoe, &["moe.k=1", "moe.members=2"]);
+    let e3 = adapt(&vmoe, &target, Seed::new(0), &device).unwrap();
     assert_eq!(e3.config().members(), 2);
     let (before, after) = (parameter_values(&vmoe), parameter_values(&e3));
     assert_eq!(before.len(), after.len());
@@ -292,9 +341,228 @@ fn a_v_moe_becomes_e3_with_every_parameter_kept() {
         assert_eq!(before.parameter, after.parameter);
         assert_eq!(before.read(), after.read(), "{}", before.parameter.name);
     }
-    let e3_again = adapt(&e3, &Target::E3 { members: 2, k: 1 }, Seed::new(0), &device);
-    assert!(e3_again.is_err());
-    assert!(adapt(&dense(), &Target::E3 { members: 2, k: 1 }, Seed::new(0), &device).is_err());
+    assert!(adapt(&e3, &target, Seed::new(0), &device).is_err());
+    assert!(adapt(&dense(), &target, Seed::new(0), &device).is_err());
+}
+
+/// Paper 000 App. B.1: a gate of the E³ is the rows of the V-MoE's router for its experts, whatever else is
+/// set, so every expert keeps its logit.
+#[test]
+fn every_setting_of_the_experts_survives_adaptation() {
+    let device = Device::flex();
+    let vmoe = trained(&config(&[]), &device);
+    let all: &[&[&str]] = &[
+        &["moe.k=1", "moe.members=2", "moe.overlap=4", "moe.noise=2", "moe.inference_noise=3"],
+        &["moe.k=1", "moe.partition=2"],
+        &["moe.multi_pred=true"],
+        &["moe.members=2", "moe.own_experts=false", "moe.inference_capacity_ratio=8"],
+        &["moe.k=1", "moe.members=2", "moe.order=shuffled", "moe.dropout=0.25", "moe.z_loss=0.1"],
+    ];
+    let original = router_weight(&vmoe);
+    for settings in all {
+        let target = experts(&vmoe, settings);
+        let adapted = adapt(&vmoe, &target, Seed::new(0), &device).unwrap();
+        let Target::Experts(moe) = target else { unreachable!() };
+        assert_eq!(adapted.config().moe(), Some(&moe), "{settings:?}");
+        let gates = moe.router.pool.gates(moe.router.experts).unwrap();
+        let weight = router_weight(&adapted);
+        for gate in gates {
+            for (column, expert) in gate.columns.zip(gate.experts) {
+                let [own, from] = [(&weight, column), (&original, expert)]
+                    .map(|(weight, column)| weight.clone().narrow(1, column, 1));
+                assert_eq!(values(&own), values(&from), "{settings:?}: expert {expert}");
+            }
+        }
+    }
+}
+
+fn router_weight(model: &VisionTransformer) -> Tensor<2> {
+    let layer = model.encoder.blocks.iter().find_map(|block| match &block.feed_forward {
+        FeedForward::Moe(layer) => Some(layer.router.weight.val()),
+        _ => None,
+    });
+    layer.expect("a block has experts")
+}
+
+/// Paper 000 Table 3, last row: an overlap of all experts is tiling only.
+#[test]
+fn an_overlap_of_all_experts_is_tiling() {
+    let device = Device::flex();
+    let vmoe = trained(&config(&[]), &device);
+    let all = format!("moe.overlap={}", vmoe.config().moe().unwrap().router.experts);
+    let adapted =
+        |settings: &[&str]| adapt(&vmoe, &experts(&vmoe, settings), Seed::new(0), &device).unwrap();
+    let overlap = adapted(&["moe.members=2", &all, "moe.inference_noise=1"]);
+    let tiling = adapted(&["moe.members=2", "moe.own_experts=false", "moe.inference_noise=1"]);
+    for (one, other) in parameter_values(&overlap).iter().zip(&parameter_values(&tiling)) {
+        assert_eq!((&one.parameter, one.read()), (&other.parameter, other.read()));
+    }
+    let images = images(4, 16);
+    // With noise in training, too, and with what the routers pay for.
+    for mode in [Mode::Inference, sampling(3), Mode::Training(Seed::new(4))] {
+        let [one, other] =
+            [&overlap, &tiling].map(|model| model.forward(images.clone(), &mode).unwrap());
+        assert_eq!(values(&one.predictions.logits), values(&other.predictions.logits), "{mode:?}");
+        let [one, other] =
+            [one, other].map(|output| output.auxiliary_loss().map(|loss| values(&loss)));
+        assert_eq!(one, other, "{mode:?}");
+    }
+}
+
+fn sampling(seed: u64) -> Mode {
+    Mode::Sampling { seed: Seed::new(seed), dropout: false }
+}
+
+/// Paper 000 §4.2.2: without noise the copies of a tiled token choose alike and say the same; noise at
+/// prediction makes them differ, the more of it the more, and draws anew for every seed.
+#[test]
+fn noise_at_prediction_tells_the_copies_of_a_token_apart() {
+    let device = Device::flex();
+    let vmoe = trained(&config(&[]), &device);
+    let images = images(16, 16);
+    let mut before = 0.0;
+    for noise in [0.0, 1.0, 2.0, 4.0] {
+        let noise = format!("moe.inference_noise={noise}");
+        let target = experts(&vmoe, &["moe.members=2", "moe.own_experts=false", &noise]);
+        let tiling = adapt(&vmoe, &target, Seed::new(0), &device).unwrap();
+        let logits = |seed| tiling.predict(images.clone(), Seed::new(seed)).unwrap().logits;
+        let first = logits(1);
+        let members = [0, 1].map(|member| first.clone().narrow(0, member, 1));
+        let apart = values(&(members[0].clone() - members[1].clone()).square().mean())[0];
+        assert_eq!(values(&first), values(&logits(1)), "the same seed draws the same");
+        match before == 0.0 && apart == 0.0 {
+            true => assert_eq!(values(&first), values(&logits(2)), "nothing is drawn"),
+            false => {
+                assert!(apart > before, "{noise}: {apart} after {before}");
+                assert_ne!(values(&first), values(&logits(2)), "another seed draws another");
+            }
+        }
+        // The noise of training is not that of predictions, and a prediction that is not drawn has none.
+        let still = tiling.forward(images.clone(), &Mode::Inference).unwrap().predictions.logits;
+        let [a, b] = [0, 1].map(|member| still.clone().narrow(0, member, 1));
+        assert_eq!(values(&a), values(&b));
+        before = apart;
+    }
+    assert!(before > 0.0);
+}
+
+/// Noise alone drops nothing, and MC samples alone have no noise.
+#[test]
+fn dropout_and_noise_at_prediction_are_settings_of_their_own() {
+    let device = Device::flex();
+    let noisy = trained(&config(&["moe.dropout=0.5", "moe.inference_noise=1"]), &device);
+    let mode = noisy.config().prediction_mode(Seed::new(7));
+    assert_eq!(mode, sampling(7));
+    let plain = trained(&config(&["moe.inference_noise=1"]), &device);
+    let images = images(4, 16);
+    let [a, b] =
+        [&noisy, &plain].map(|model| model.predict(images.clone(), Seed::new(7)).unwrap().logits);
+    assert_eq!(values(&a), values(&b), "dropout without MC samples is for training");
+    let samples = config(&["moe.dropout=0.5", "mc_samples=2"]);
+    let mode = samples.prediction_mode(Seed::new(7));
+    assert_eq!(mode, Mode::Sampling { seed: Seed::new(7), dropout: true });
+    assert_eq!(config(&[]).prediction_mode(Seed::new(7)), Mode::Inference);
+}
+
+/// Paper 000 App. H.3: experts in another order, and the columns of the router with them, are the same
+/// V-MoE; cut into subsets they are another E³.
+#[test]
+fn a_permutation_of_the_experts_changes_nothing_but_the_subsets() {
+    let device = Device::flex();
+    let vmoe = trained(&config(&[]), &device);
+    let permuted = permute_experts(&vmoe, Seed::new(1), &device).unwrap();
+    let images = images(8, 16);
+    let logits = |model: &VisionTransformer| model.predict(images.clone(), Seed::new(0)).unwrap();
+    assert_ne!(values(&router_weight(&vmoe)), values(&router_weight(&permuted)));
+    assert!(largest(&logits(&vmoe).logits, &logits(&permuted).logits) < 1e-5);
+    let cut = |model: &VisionTransformer, settings: &[&str]| {
+        let adapted = adapt(model, &experts(model, settings), Seed::new(0), &device).unwrap();
+        logits(&adapted).logits
+    };
+    let tiling = ["moe.members=2", "moe.own_experts=false"];
+    assert!(largest(&cut(&vmoe, &tiling), &cut(&permuted, &tiling)) < 1e-5);
+    let e3 = ["moe.members=2", "moe.k=1"];
+    assert!(largest(&cut(&vmoe, &e3), &cut(&permuted, &e3)) > 1e-3, "other subsets");
+    // Every expert is still there, with its own column of the router.
+    for (before, after) in parameter_values(&vmoe).iter().zip(&parameter_values(&permuted)) {
+        let sorted = |values: Vec<f32>| {
+            let mut bits: Vec<u32> = values.into_iter().map(f32::to_bits).collect();
+            bits.sort_unstable();
+            bits
+        };
+        assert_eq!(sorted(before.read()), sorted(after.read()), "{}", before.parameter.name);
+    }
+    assert_ne!(
+        values(&router_weight(&permuted)),
+        values(&router_weight(&permute_experts(&vmoe, Seed::new(2), &device).unwrap()))
+    );
+    assert!(permute_experts(&dense(), Seed::new(1), &device).is_err());
+}
+
+/// Paper 000 App. L.8: K is changed at test time, with the parameters as they are.
+#[test]
+fn settings_of_predictions_can_be_changed_and_those_of_training_are_refused() {
+    let device = Device::flex();
+    let vmoe = || trained(&config(&[]), &device);
+    let images = images(4, 16);
+    let changed = reconfigure(vmoe(), &["moe.k=1"], &device).unwrap();
+    assert_eq!(changed.config().moe().unwrap().k(), Some(1));
+    let [one, two] = [&changed, &vmoe()]
+        .map(|model| model.predict(images.clone(), Seed::new(0)).unwrap().logits);
+    assert!(largest(&one, &two) > 1e-4, "one expert is not two");
+    let back = reconfigure(changed, &["moe.k=2"], &device).unwrap();
+    assert_eq!(values(&back.predict(images, Seed::new(0)).unwrap().logits), values(&two));
+    let message = |settings: &[&str]| {
+        reconfigure(vmoe(), settings, &device).map(|_| ()).unwrap_err().to_string()
+    };
+    assert_eq!(
+        message(&["moe.noise=4"]),
+        "moe.noise=4 makes no difference to predictions: only training uses it; predictions have \
+         moe.inference_noise"
+    );
+    for idle in
+        ["moe.importance_loss=1", "moe.capacity_ratio=9", "moe.dropout=0.3", "moe.start.noise=1"]
+    {
+        assert!(message(&["moe.k=1", idle]).starts_with(idle), "{idle}");
+    }
+    assert!(
+        message(&["moe.experts=2"]).contains("blocks.") && message(&["width=8"]).contains("embed")
+    );
+    assert!(reconfigure(vmoe(), &["moe.dropout=0.3", "mc_samples=2"], &device).is_ok());
+    assert!(reconfigure(vmoe(), &["moe.k=2"], &device).is_ok(), "as it is");
+    assert!(message(&["moe.kk=2"]).contains("moe.k"));
+}
+
+/// As vmoe starts its experts (`split_rngs: False`), and with the noise of paper 000 App. H.2.
+#[test]
+fn fresh_experts_start_alike_unless_noise_or_their_own_values_are_asked_for() {
+    let device = Device::flex();
+    let up = |settings: &[&str]| {
+        let model = config(settings).init(Seed::new(3), &device).unwrap();
+        let layer = model.encoder.blocks.into_iter().find_map(|block| match block.feed_forward {
+            FeedForward::Moe(layer) => Some(layer),
+            _ => None,
+        });
+        let up = layer.unwrap().experts.up.val();
+        let [experts, ..] = up.dims();
+        let size = up.shape().num_elements() / experts;
+        let values = values(&up);
+        values.chunks_exact(size).map(<[f32]>::to_vec).collect::<Vec<Vec<f32>>>()
+    };
+    let default = apply_settings(&preset("vmoe-b32").unwrap(), &["classes=5"]).unwrap();
+    assert_eq!(default.moe().unwrap().start, ExpertStart { shared: true, noise: 0.0 });
+    let shared = up(&["moe.start.shared=true"]);
+    assert!(shared.iter().all(|expert| *expert == shared[0]));
+    let own = up(&["moe.start.shared=false"]);
+    assert!(own.iter().skip(1).all(|expert| *expert != own[0]));
+    assert_eq!(own[0], shared[0]);
+    let noisy = up(&["moe.start.shared=true", "moe.start.noise=0.01"]);
+    let differences = noisy.concat().into_iter().zip(shared.concat()).map(|(a, b)| a - b);
+    let differences: Vec<f32> = differences.collect();
+    let count = differences.len() as f32;
+    let deviation = (differences.iter().map(|d| d * d).sum::<f32>() / count).sqrt();
+    assert!((deviation / 0.01 - 1.0).abs() < 0.05, "{deviation}");
+    assert_ne!(noisy[0], noisy[1]);
 }
 
 #[test]
@@ -313,6 +581,26 @@ fn mimo_keeps_the_scale_of_what_it_replicates() {
     assert!(largest(&(before.predictions.logits / 2.0), &a) < 1e-5);
 }
 
+/// Paper 000 Table 11: kernels are shared, "fast-weights and biases" are every member's own.
+#[test]
+fn batch_ensemble_members_have_biases_of_their_own() {
+    let device = Device::flex();
+    let target = Target::BatchEnsemble(BatchEnsembleConfig::default());
+    let mut model = adapt(&dense(), &target, Seed::new(9), &device).unwrap();
+    let images = images(2, 16);
+    let before = model.predict(images.clone(), Seed::new(0)).unwrap().logits;
+    let last = model.encoder.blocks.last_mut().unwrap();
+    let FeedForward::BatchEnsemble(mlp) = &mut last.feed_forward else { panic!("no fast weights") };
+    assert_eq!((mlp.up_bias.dims(), mlp.down_bias.dims()), ([2, 48], [2, 32]));
+    let second = Tensor::<2>::from_data([[0.0], [1.0]], &device).expand([2, 48]);
+    mlp.up_bias = burn::module::Param::from_tensor(mlp.up_bias.val() + second);
+    let after = model.predict(images, Seed::new(0)).unwrap().logits;
+    let change = [0, 1].map(|member| {
+        largest(&before.clone().narrow(0, member, 1), &after.clone().narrow(0, member, 1))
+    });
+    assert!(change[0] == 0.0 && change[1] > 1e-3, "{change:?}");
+}
+
 #[test]
 fn batch_ensemble_members_are_rank_one_changes_of_the_dense_model() {
     let device = Device::flex();
@@ -322,18 +610,18 @@ fn batch_ensemble_members_are_rank_one_changes_of_the_dense_model() {
         let target = Target::BatchEnsemble(ensemble);
         let mut adapted = adapt(&vit, &target, Seed::new(9), &device).unwrap();
         let images = images(2, 16);
-        let logits = adapted.predict(images.clone()).unwrap().logits;
+        let logits = adapted.predict(images.clone(), Seed::new(0)).unwrap().logits;
         let [a, b] = [0, 1].map(|member| logits.clone().narrow(0, member, 1));
         assert!(largest(&a, &b) > 1e-4, "members differ");
         // With fast weights of 1 every member is the dense model.
         for block in &mut adapted.encoder.blocks {
-            if let omma_model::FeedForward::BatchEnsemble(mlp) = &mut block.feed_forward {
+            if let FeedForward::BatchEnsemble(mlp) = &mut block.feed_forward {
                 for fast in [&mut mlp.up_in, &mut mlp.up_out, &mut mlp.down_in, &mut mlp.down_out] {
                     *fast = burn::module::Param::from_tensor(Tensor::ones_like(&fast.val()));
                 }
             }
         }
-        let same = adapted.predict(images.clone()).unwrap().logits.narrow(0, 1, 1);
-        assert!(largest(&same, &vit.predict(images).unwrap().logits) < 1e-5);
+        let same = adapted.predict(images.clone(), Seed::new(0)).unwrap().logits.narrow(0, 1, 1);
+        assert!(largest(&same, &vit.predict(images, Seed::new(0)).unwrap().logits) < 1e-5);
     }
 }

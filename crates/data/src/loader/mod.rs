@@ -31,14 +31,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Pictures of which nothing is known, cut in the middle.
-    pub fn unlabelled(pictures: &[Picture], pixels: &Pixels) -> Self {
+    /// Pictures of which nothing is known but how many came before them, cut in the middle.
+    pub fn unlabelled(pictures: &[Picture], before: usize, pixels: &Pixels) -> Self {
         let mut values = Vec::with_capacity(pictures.len() * pixels.resolution.pixels() * 3);
         pictures.iter().for_each(|picture| pixels.write(picture, &mut values));
         Self {
             pixels: values,
             targets: Targets::unknown(),
-            indices: (0..pictures.len()).collect(),
+            indices: (before..before + pictures.len()).collect(),
             resolution: pixels.resolution,
         }
     }

@@ -7,6 +7,8 @@
 //!
 //! [`parameters`]: crate::parameters
 
+mod earlier;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashSet},
@@ -116,14 +118,20 @@ pub fn load_identified(path: &Path, device: &Device) -> Result<(VisionTransforme
     let Described { config, checksums, identity } = read_note(&path, &file)?;
     warn_of_another_config(&path, &config);
     let model = config.init(Seed::new(0), device)?;
-    let known: HashSet<String> = parameters(&model).into_iter().map(|p| p.name).collect();
-    let unused: Vec<String> =
-        file.tensors().keys().filter(|name| !known.contains(*name)).cloned().collect();
+    let present: HashSet<String> = file.tensors().keys().cloned().collect();
+    let stored = |parameter: &Parameter| {
+        let before = earlier::before(parameter).filter(|before| present.contains(&before.name));
+        before.unwrap_or_else(|| parameter.clone())
+    };
+    let known: HashSet<String> = parameters(&model).iter().map(|p| stored(p).name).collect();
+    let mut unused: Vec<String> = present.difference(&known).cloned().collect();
     if !unused.is_empty() {
+        unused.sort();
         return Err(ModelError::UnusedTensors { path, tensors: unused });
     }
     let model = with_values(model, |parameter| {
-        let Parameter { name, shape } = parameter;
+        let stored = stored(parameter);
+        let Parameter { name, shape } = &stored;
         let tensor = || name.clone();
         let Some(info) = file.tensors().get(name).cloned() else {
             return Err(ModelError::MissingTensor { path: path.clone(), tensor: tensor() });
@@ -136,12 +144,16 @@ pub fn load_identified(path: &Path, device: &Device) -> Result<(VisionTransforme
                 found: info.shape,
             });
         }
-        let mut checksum = Checksum::new(parameter);
+        let mut checksum = Checksum::new(&stored);
         let values = file.read_seen(name, |bytes| checksum.add(bytes))?;
         if checksums.get(name) != Some(&checksum.finish()) {
             return Err(ModelError::Checksum { path: path.clone(), tensor: tensor() });
         }
-        Ok(Some(values))
+        let wanted: usize = parameter.shape.iter().product();
+        Ok(Some(match values.len() {
+            found if found == wanted => values,
+            found => values.repeat(wanted / found.max(1)),
+        }))
     })?;
     Ok((model, identity))
 }

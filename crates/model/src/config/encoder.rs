@@ -96,10 +96,8 @@ pub enum FeedForwardKind {
 /// Where in the encoder the members' copies are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiling {
-    /// The block.
+    /// The block that they are the first to enter.
     pub block: usize,
-    /// In front of its attention, or only of its feed-forward network.
-    pub before_attention: bool,
     /// How many copies.
     pub members: usize,
 }
@@ -138,14 +136,12 @@ impl EncoderConfig {
         Ok(kinds)
     }
 
-    /// Where tokens are tiled: in front of the first block whose members differ (paper 000 §4.1),
-    /// for MC samples in front of the first network with dropout.
+    /// Where tokens are tiled: in front of the first block whose members differ, which has the first
+    /// experts, fast weights or, for MC samples, dropout (paper 000 §4.1 and App. G).
     pub fn tiling(&self) -> Result<Option<Tiling>> {
         let kinds = self.feed_forwards()?;
         let first = |wanted| kinds.iter().position(|kind| *kind == wanted);
-        let before = |block: Option<usize>, members| {
-            block.map(|block| Tiling { block, before_attention: true, members })
-        };
+        let before = |block: Option<usize>, members| block.map(|block| Tiling { block, members });
         if let Some(moe) = self.moe.as_ref().filter(|moe| moe.members() > 1) {
             return Ok(before(first(FeedForwardKind::Moe), moe.members()));
         }
@@ -158,9 +154,7 @@ impl EncoderConfig {
                 FeedForwardKind::Moe => in_experts,
                 _ => self.dropout > 0.0,
             };
-            let block = kinds.iter().position(drops);
-            let members = self.mc_samples;
-            return Ok(block.map(|block| Tiling { block, before_attention: false, members }));
+            return Ok(before(kinds.iter().position(drops), self.mc_samples));
         }
         Ok(None)
     }

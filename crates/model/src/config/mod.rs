@@ -17,7 +17,7 @@ mod work;
 pub use encoder::{BatchEnsembleConfig, EncoderConfig, FastWeights, FeedForwardKind, Tiling};
 pub use head::{ClassifierConfig, HeadConfig, Pooling};
 pub use image::{ImageConfig, Normalisation, Position};
-pub use moe::MoeConfig;
+pub use moe::{ExpertStart, MoeConfig};
 pub use names::{full_name, short_name};
 use omma_base::{Seed, range::check_all};
 use omma_routing::Scope;
@@ -99,10 +99,13 @@ impl ModelConfig {
         self.encoder.members() * self.images_per_input()
     }
 
-    /// How predictions are made: with dropout where MC samples are wanted.
-    pub fn prediction_mode(&self) -> Mode {
-        match self.encoder.mc_samples > 1 {
-            true => Mode::Sampling(Seed::new(0)),
+    /// How predictions are made: drawn from `seed` where MC samples or routers with noise are wanted, and
+    /// else by the image alone.
+    pub fn prediction_mode(&self, seed: Seed) -> Mode {
+        let dropout = self.encoder.mc_samples > 1;
+        let noise = self.moe().is_some_and(|moe| moe.router.inference_noise > 0.0);
+        match dropout || noise {
+            true => Mode::Sampling { seed, dropout },
             false => Mode::Inference,
         }
     }

@@ -35,6 +35,25 @@ pub struct MoeConfig {
     pub hidden: Option<usize>,
     /// Dropout of hidden values in experts, while training and for MC samples.
     pub dropout: f32,
+    /// What fresh experts start from.
+    pub start: ExpertStart,
+}
+
+/// What the experts of a layer start from, where they do not come from a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExpertStart {
+    /// Whether all experts of a layer start with the same values, as vmoe's do (`split_rngs: False`);
+    /// their routers then make them different.
+    pub shared: bool,
+    /// Standard deviation of Gaussian noise on the matrices of every expert (paper 000 App. H.2).
+    pub noise: f32,
+}
+
+impl Default for ExpertStart {
+    fn default() -> Self {
+        Self { shared: true, noise: 0.0 }
+    }
 }
 
 impl Default for MoeConfig {
@@ -55,6 +74,7 @@ impl MoeConfig {
             shared_expert: false,
             hidden: None,
             dropout: 0.0,
+            start: ExpertStart::default(),
         }
     }
 

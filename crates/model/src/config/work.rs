@@ -11,10 +11,12 @@ impl ModelConfig {
         let moe = self.moe();
         let of_moe = |size: fn(&MoeConfig) -> usize| moe.map_or(1.0, |moe| size(moe) as f64);
         let mimo = self.images_per_input() as f64;
+        let repetition = self.mimo.as_ref().map_or(1.0, |mimo| mimo.batch_repetition as f64);
         let ensemble = encoder.batch_ensemble.as_ref().map_or(1.0, |one| one.members as f64);
         let members = of_moe(MoeConfig::members)
             * encoder.predictions_per_copy() as f64
             * mimo
+            * repetition
             * ensemble
             * encoder.mc_samples as f64;
         let patches = |(rows, columns): (usize, usize)| rows as f64 * columns as f64;

@@ -93,6 +93,8 @@ impl Products {
         match &config.head {
             HeadConfig::Classifier(head) => classifier(config, head, tokens, members, &mut rows),
         }
+        let repetition = config.mimo.as_ref().map_or(1, |mimo| mimo.batch_repetition as u64);
+        rows.iter_mut().for_each(|row| row.training *= repetition);
         Ok(Self { rows })
     }
 }
@@ -109,8 +111,7 @@ fn blocks(
     let last_moe = kinds.iter().rposition(|kind| *kind == FeedForwardKind::Moe);
     let mut members = 1;
     for (index, kind) in kinds.iter().enumerate() {
-        let here = tiling.filter(|tiling| tiling.block == index);
-        if let Some(tiling) = here.filter(|tiling| tiling.before_attention) {
+        if let Some(tiling) = tiling.filter(|tiling| tiling.block == index) {
             members = tiling.members;
         }
         let name = format!("blocks.{index}");
@@ -121,9 +122,6 @@ fn blocks(
             &["norm1.", "attention.", "scale1"].map(|part| format!("{name}.{part}")),
             attention,
         ));
-        if let Some(tiling) = here.filter(|tiling| !tiling.before_attention) {
-            members = tiling.members;
-        }
         let layer = Layer { config, tokens, members, dispatching };
         let apart = config.moe.as_ref().filter(|moe| moe.multi_pred && last_moe == Some(index));
         rows.push(row(
@@ -257,7 +255,9 @@ impl Layer<'_> {
         let (served, capacity) = match moe.router.allocation {
             Allocation::TokenChoice(_) => {
                 let chosen = rows * moe.experts_per_token();
-                (chosen, chosen as f64 * factor)
+                // MC samples are drawn at prediction, where nothing is padded.
+                let padding = if self.config.mc_samples > 1 { 1.0 } else { factor };
+                (chosen, chosen as f64 * padding)
             }
             // Experts take as much at inference.
             _ => {

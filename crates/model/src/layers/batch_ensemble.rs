@@ -1,4 +1,4 @@
-//! A feed-forward network that several members share up to a rank-one factor.
+//! A feed-forward network that several members share up to a rank-one factor and their biases.
 
 use burn::{
     module::{Module, Param},
@@ -8,30 +8,45 @@ use omma_base::Seed;
 use omma_kernels::{gelu, linear};
 
 use super::{
-    experts::{Mlp, MlpConfig},
-    init::{normal_around, random_sign},
+    experts::{BIAS_DEVIATION, MlpConfig},
+    init::{normal, normal_around, random_sign, xavier},
 };
 use crate::config::FastWeights;
 
 /// BatchEnsemble (paper 000 App. B.2): member `m` multiplies by `U ∘ (r_m s_mᵀ)`, which is `U` with
-/// its inputs scaled by `r_m` and its outputs by `s_m`. The shared network is an ordinary one, and
-/// the biases are shared too.
+/// its inputs scaled by `r_m` and its outputs by `s_m`. The matrices are shared; fast weights and biases
+/// are every member's own (Table 11).
 #[derive(Module, Debug)]
 pub struct BatchEnsembleMlp {
     /// What the members share.
-    pub shared: Mlp,
+    pub shared: SharedMatrices,
     /// `[M, D]`: scales of the first product's inputs.
     pub up_in: Param<Tensor<2>>,
     /// `[M, H]`: scales of its outputs.
     pub up_out: Param<Tensor<2>>,
+    /// `[M, H]`: what is added to them.
+    pub up_bias: Param<Tensor<2>>,
     /// `[M, H]`: scales of the second product's inputs.
     pub down_in: Param<Tensor<2>>,
     /// `[M, D]`: scales of its outputs.
     pub down_out: Param<Tensor<2>>,
+    /// `[M, D]`: what is added to them.
+    pub down_bias: Param<Tensor<2>>,
+    #[module(skip)]
+    config: MlpConfig,
+}
+
+/// The products of a feed-forward network.
+#[derive(Module, Debug)]
+pub struct SharedMatrices {
+    /// `[D, H]`.
+    pub up: Param<Tensor<2>>,
+    /// `[H, D]`.
+    pub down: Param<Tensor<2>>,
 }
 
 impl BatchEnsembleMlp {
-    /// A fresh shared network, or that of a checkpoint put in later, and fast weights.
+    /// Fresh matrices, or those of a checkpoint put in later, and fast weights. Biases start alike.
     pub fn new(
         mlp: MlpConfig,
         members: usize,
@@ -39,41 +54,53 @@ impl BatchEnsembleMlp {
         seed: Seed,
         device: &Device,
     ) -> Self {
+        let MlpConfig { width, hidden, .. } = mlp;
         let fast = |width, name| match kind {
             FastWeights::RandomSign => random_sign([members, width], seed.named(name), device),
             FastWeights::Gaussian => {
                 normal_around([members, width], (1.0, 0.5), seed.named(name), device)
             }
         };
+        let matrices = seed.named("shared");
+        let bias =
+            |width, name| normal([members, width], BIAS_DEVIATION, matrices.named(name), device);
         Self {
-            shared: mlp.init(seed.named("shared"), device),
-            up_in: fast(mlp.width, "up_in"),
-            up_out: fast(mlp.hidden, "up_out"),
-            down_in: fast(mlp.hidden, "down_in"),
-            down_out: fast(mlp.width, "down_out"),
+            shared: SharedMatrices {
+                up: xavier([width, hidden], (width, hidden), matrices.named("up"), device),
+                down: xavier([hidden, width], (hidden, width), matrices.named("down"), device),
+            },
+            up_in: fast(width, "up_in"),
+            up_out: fast(hidden, "up_out"),
+            up_bias: bias(hidden, "up_bias"),
+            down_in: fast(hidden, "down_in"),
+            down_out: fast(width, "down_out"),
+            down_bias: bias(width, "down_bias"),
+            config: mlp,
         }
     }
 
     /// - `x`: `[B·M, T, D]`, the members' copies of an image next to each other
     /// - returns: the same shape
     pub fn forward(&self, x: Tensor<3>, dropout: Option<Seed>) -> Tensor<3> {
-        let [rows, tokens, width] = x.dims();
-        let [members, hidden] = self.up_out.dims();
-        let scale = |x: Tensor<3>, by: &Param<Tensor<2>>| {
+        let [rows, tokens, _] = x.dims();
+        let [members, _] = self.up_out.dims();
+        let split = |x: Tensor<3>| {
             let [_, _, width] = x.dims();
-            let split = x.reshape([rows / members, members, tokens, width]);
-            let by = by.val().reshape([1, members, 1, width]);
-            (split * by).reshape([rows, tokens, width])
+            x.reshape([rows / members, members, tokens, width])
         };
-        let shared = &self.shared;
-        let up = linear(scale(x, &self.up_in), shared.up.val(), None);
-        let bias = shared.up_bias.val().reshape([1, 1, hidden]);
-        let h = gelu(scale(up, &self.up_out) + bias, shared.config().activation);
-        let h = match shared.config().dropout_in(dropout) {
+        let own = |values: &Param<Tensor<2>>| values.val().unsqueeze_dims::<4>(&[0, 2]);
+        let joined = |x: Tensor<4>| {
+            let [_, _, _, width] = x.dims();
+            x.reshape([rows, tokens, width])
+        };
+        let up = linear(joined(split(x) * own(&self.up_in)), self.shared.up.val(), None);
+        let up = joined(split(up) * own(&self.up_out) + own(&self.up_bias));
+        let h = gelu(up, self.config.activation);
+        let h = match self.config.dropout_in(dropout) {
             Some(dropout) => omma_kernels::dropout(h, dropout),
             None => h,
         };
-        let down = linear(scale(h, &self.down_in), shared.down.val(), None);
-        scale(down, &self.down_out) + shared.down_bias.val().reshape([1, 1, width])
+        let down = linear(joined(split(h) * own(&self.down_in)), self.shared.down.val(), None);
+        joined(split(down) * own(&self.down_out) + own(&self.down_bias))
     }
 }

@@ -83,6 +83,7 @@ impl Block {
                     router: moe.router.clone(),
                     mlp: MlpConfig { hidden, dropout: moe.dropout, ..dense },
                     shared_expert: moe.shared_expert,
+                    start: moe.start,
                 };
                 FeedForward::Moe(layer.init(inside, device)?)
             }
@@ -135,9 +136,11 @@ impl Block {
                 (vec![by_kind(normed, &layout, |x| mlp.forward(x, dropout))], None)
             }
             FeedForward::Moe(moe) => {
-                let context = match mode.trains() {
-                    true => Context::training(layout.clone(), seed.named("routing")),
-                    false => Context::inference(layout.clone()),
+                let (layout, seed) = (layout.clone(), seed.named("routing"));
+                let context = match mode {
+                    Mode::Training(_) => Context::training(layout, seed),
+                    Mode::Sampling { .. } => Context::sampling(layout, seed),
+                    Mode::Inference => Context::inference(layout),
                 };
                 let (outputs, routing) = match self.choices {
                     Some(choices) => moe.forward_choices(normed, &context, choices, dropout)?,

@@ -8,10 +8,11 @@ use omma_kernels::{Activation, Dispatch, Dropout, ExpertParameters, expert_mlp, 
 use omma_routing::{Seed, SoftPlan, SparsePlan};
 use rand::RngExt;
 
-use super::init::{normal, xavier};
+use super::init::{normal, xavier, xavier_of_experts};
+use crate::config::ExpertStart;
 
 /// Standard deviation of the biases of a fresh MLP (ViT).
-const BIAS_DEVIATION: f32 = 1e-6;
+pub(super) const BIAS_DEVIATION: f32 = 1e-6;
 
 /// The sizes of a feed-forward network.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,6 +84,8 @@ pub struct ExpertsConfig {
     pub experts: usize,
     /// What each of them is.
     pub mlp: MlpConfig,
+    /// What they start from.
+    pub start: ExpertStart,
 }
 
 /// The feed-forward networks of all experts, stacked.
@@ -101,13 +104,15 @@ pub struct Experts {
 }
 
 impl ExpertsConfig {
-    /// Every expert with values of its own, drawn as for [`MlpConfig::init`].
+    /// Products drawn as for [`MlpConfig::init`], once for all experts or for each; biases near zero.
     pub fn init(&self, seed: Seed, device: &Device) -> Experts {
-        let Self { experts, mlp: MlpConfig { width, hidden, .. } } = *self;
+        let Self { experts, mlp: MlpConfig { width, hidden, .. }, start } = *self;
+        let up = [experts, width, hidden];
+        let down = [experts, hidden, width];
         Experts {
-            up: xavier([experts, width, hidden], (width, hidden), seed.named("up"), device),
+            up: xavier_of_experts(up, start, seed.named("up"), device),
             up_bias: normal([experts, hidden], BIAS_DEVIATION, seed.named("up_bias"), device),
-            down: xavier([experts, hidden, width], (hidden, width), seed.named("down"), device),
+            down: xavier_of_experts(down, start, seed.named("down"), device),
             down_bias: normal([experts, width], BIAS_DEVIATION, seed.named("down_bias"), device),
             config: *self,
         }

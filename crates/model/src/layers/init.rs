@@ -9,6 +9,8 @@ use omma_base::Seed;
 use rand::{Rng, RngExt};
 use rand_distr::StandardNormal;
 
+use crate::config::ExpertStart;
+
 /// Uniform with the variance of Glorot and Bengio: `±√(6 / (inputs + outputs))`.
 pub(crate) fn xavier<const R: usize>(
     shape: [usize; R],
@@ -18,6 +20,31 @@ pub(crate) fn xavier<const R: usize>(
 ) -> Param<Tensor<R>> {
     let bound = (6.0 / (inputs + outputs) as f32).sqrt();
     parameter(shape, device, seed, move |rng| rng.random_range(-bound..=bound))
+}
+
+/// The matrices of several experts, `[E, inputs, outputs]`, each as [`xavier`] draws one.
+pub(crate) fn xavier_of_experts(
+    [experts, inputs, outputs]: [usize; 3],
+    ExpertStart { shared, noise }: ExpertStart,
+    seed: Seed,
+    device: &Device,
+) -> Param<Tensor<3>> {
+    let bound = (6.0 / (inputs + outputs) as f32).sqrt();
+    let shape = [experts, inputs, outputs];
+    lazy(shape, device, move |device| {
+        let drawn = if shared { 1 } else { experts };
+        let mut rng = seed.rng();
+        let draw = || rng.random_range(-bound..=bound);
+        let values: Vec<f32> =
+            std::iter::repeat_with(draw).take(drawn * inputs * outputs).collect();
+        let mut values = values.repeat(experts / drawn);
+        if noise > 0.0 {
+            let mut rng = seed.named("noise").rng();
+            let mut draw = || rng.sample::<f32, _>(StandardNormal) * noise;
+            values.iter_mut().for_each(|value| *value += draw());
+        }
+        Tensor::from_data(TensorData::new(values, shape), device)
+    })
 }
 
 /// Normal around a mean with the given standard deviation.

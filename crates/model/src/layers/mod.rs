@@ -10,7 +10,7 @@ mod moe_layer;
 mod norm;
 
 pub use attention::Attention;
-pub use batch_ensemble::BatchEnsembleMlp;
+pub use batch_ensemble::{BatchEnsembleMlp, SharedMatrices};
 pub(crate) use block::tile;
 pub use block::{Block, FeedForward};
 pub use dense::Dense;

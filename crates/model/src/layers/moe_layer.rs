@@ -7,6 +7,7 @@ use burn::{
 use omma_routing::{Context, Plan, Result, Router, RouterConfig, Routing, RoutingError, Seed};
 
 use super::experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
+use crate::config::ExpertStart;
 
 /// A router and the experts behind it.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +18,8 @@ pub struct MoeLayerConfig {
     pub mlp: MlpConfig,
     /// Whether one more expert sees every token, and its output is added (paper 003 §3.2).
     pub shared_expert: bool,
+    /// What the routed experts start from.
+    pub start: ExpertStart,
 }
 
 /// An MoE layer in place of a transformer block's feed-forward network.
@@ -42,7 +45,8 @@ pub struct MoeOutput {
 impl MoeLayerConfig {
     /// Fails on a router that cannot route.
     pub fn init(&self, seed: Seed, device: &Device) -> Result<MoeLayer> {
-        let experts = ExpertsConfig { experts: self.router.experts, mlp: self.mlp };
+        let Self { mlp, start, .. } = *self;
+        let experts = ExpertsConfig { experts: self.router.experts, mlp, start };
         Ok(MoeLayer {
             router: self.router.init(self.mlp.width, seed, device)?,
             experts: experts.init(seed.named("experts"), device),

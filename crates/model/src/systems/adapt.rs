@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use omma_base::Seed;
-use omma_routing::{Allocation, Pool, RouterConfig, TokenChoice};
+use omma_routing::Gate;
 
 use super::upcycle::by_name;
 use crate::{
@@ -15,15 +15,13 @@ use crate::{
 /// What a model becomes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Target {
-    /// An efficient ensemble of experts: the router of a V-MoE is cut row-wise into one for every
-    /// member's experts, and every parameter stays what it was (App. B.1).
-    E3 {
-        /// Ensemble members, `M`.
-        members: usize,
-        /// Experts per token and member, `K`.
-        k: usize,
-    },
-    /// A BatchEnsemble: the feed-forward networks keep their matrices and get fast weights (App. B.2).
+    /// The same experts under another router: an E³, with or without overlap, tiling or partitioning
+    /// alone, and whatever else can be set. The router of a V-MoE is cut row-wise into one for every
+    /// subset of the experts, and every parameter stays what it was (App. B.1); an expert that several
+    /// members share has its row in each of theirs.
+    Experts(MoeConfig),
+    /// A BatchEnsemble: the feed-forward networks keep their matrices, every member gets fast weights and
+    /// a copy of the biases (App. B.2, Table 11).
     BatchEnsemble(BatchEnsembleConfig),
     /// MIMO: the embedding and the classifier are replicated and scaled by `1/M` (App. B.3).
     Mimo(MimoConfig),
@@ -38,33 +36,10 @@ pub fn adapt(
 ) -> Result<VisionTransformer> {
     let from = model.config();
     let (config, kind) = match target {
-        Target::E3 { members, k } => {
-            let moe = from.moe().cloned().ok_or_else(|| ModelError::Adapt {
-                from: "dense model".to_owned(),
-                to: "E³ model".to_owned(),
-                why: "it has no experts; make some with `omma upcycle`".to_owned(),
-            })?;
-            if moe.members() > 1 || moe.router.pool != Pool::All {
-                return Err(ModelError::Adapt {
-                    from: "model with several gates".to_owned(),
-                    to: "E³ model".to_owned(),
-                    why: "its router is cut already".to_owned(),
-                });
-            }
-            let Allocation::TokenChoice(choice) = moe.router.allocation else {
-                return Err(ModelError::Adapt {
-                    from: "model whose experts choose".to_owned(),
-                    to: "E³ model".to_owned(),
-                    why: "tokens have to choose their experts there".to_owned(),
-                });
-            };
-            let router = RouterConfig {
-                allocation: Allocation::TokenChoice(TokenChoice { k: *k, ..choice }),
-                pool: Pool::Members { members: *members, overlap: 0 },
-                ..moe.router
-            };
-            let moe = MoeConfig { router, ..moe };
-            (with_encoder(from, |encoder| encoder.moe = Some(moe)), "E³ model")
+        Target::Experts(moe) => {
+            one_gate(from)?;
+            let moe = Some(moe.clone());
+            (with_encoder(from, |encoder| encoder.moe = moe), "model with other gates")
         }
         Target::BatchEnsemble(ensemble) => {
             let ensemble = Some(ensemble.clone());
@@ -72,21 +47,13 @@ pub fn adapt(
         }
         Target::Mimo(mimo) => {
             if from.mimo.is_some() {
-                return Err(ModelError::Adapt {
-                    from: "MIMO model".to_owned(),
-                    to: "MIMO model".to_owned(),
-                    why: "it is one already".to_owned(),
-                });
+                return Err(fault("MIMO model", "MIMO model", "it is one already"));
             }
             (ModelConfig { mimo: Some(mimo.clone()), ..from.clone() }, "MIMO model")
         }
     };
     let values = by_name(model);
-    let missing = |name: &str| ModelError::Adapt {
-        from: "model".to_owned(),
-        to: kind.to_owned(),
-        why: format!("it has nothing for {name}"),
-    };
+    let missing = |name: &str| fault("model", kind, &format!("it has nothing for {name}"));
     config.check_memory()?;
     let fresh = config.init(seed, device)?;
     with_values(fresh, |parameter| {
@@ -98,23 +65,50 @@ pub fn adapt(
         let value = values.get(name).or(values.get(&original)).ok_or_else(|| missing(name))?;
         let shape = &value.parameter.shape;
         let one = value.read();
-        let copies = match target {
-            Target::Mimo(mimo) => mimo.members,
-            _ => 1,
-        };
-        Ok(Some(match (target, name) {
-            // `[patch · patch · channels, D]`: the channels of every pixel, copies beside each other.
-            (Target::Mimo(_), "embed.weight") => {
-                replicated(&one, from.image.channels * shape[1], copies, 1.0 / copies as f32)
+        Ok(Some(match target {
+            Target::Experts(moe) if name.ends_with(".router.weight") => {
+                columns_of(&moe.router.pool.gates(moe.router.experts)?, &one, shape[1])
+                    .ok_or_else(|| missing(name))?
             }
-            (Target::Mimo(_), "head.weight") => {
-                replicated(&one, shape[1], copies, 1.0 / copies as f32)
+            Target::Mimo(mimo) => match name {
+                // `[patch · patch · channels, D]`: the channels of every pixel, copies beside each other.
+                "embed.weight" => {
+                    let channels = from.image.channels * shape[1];
+                    replicated(&one, channels, mimo.members, 1.0 / mimo.members as f32)
+                }
+                "head.weight" => {
+                    replicated(&one, shape[1], mimo.members, 1.0 / mimo.members as f32)
+                }
+                "head.bias" => replicated(&one, shape[0], mimo.members, 1.0),
+                _ => one,
+            },
+            Target::BatchEnsemble(ensemble) if parameter.shape[1..] == shape[..] => {
+                one.repeat(ensemble.members)
             }
-            (Target::Mimo(_), "head.bias") => replicated(&one, shape[0], copies, 1.0),
             _ if *shape == parameter.shape => one,
             _ => return Err(missing(name)),
         }))
     })
+}
+
+/// Fails unless tokens choose among all experts by one gate, whose rows can be cut.
+pub(super) fn one_gate(config: &ModelConfig) -> Result<()> {
+    let to = "model with other gates";
+    let moe = config.moe().ok_or_else(|| {
+        fault("dense model", to, "it has no experts; make some with `omma upcycle`")
+    })?;
+    if moe.k().is_none() {
+        let why = "tokens have to choose their experts there";
+        return Err(fault("model whose experts choose", to, why));
+    }
+    match moe.router.pool.gates(moe.router.experts)?.len() {
+        1 => Ok(()),
+        _ => Err(fault("model with several gates", to, "its router is cut already")),
+    }
+}
+
+fn fault(from: &str, to: &str, why: &str) -> ModelError {
+    ModelError::Adapt { from: from.to_owned(), to: to.to_owned(), why: why.to_owned() }
 }
 
 /// The same model with another encoder.
@@ -122,6 +116,19 @@ fn with_encoder(from: &ModelConfig, change: impl FnOnce(&mut EncoderConfig)) -> 
     let mut config = from.clone();
     change(&mut config.encoder);
     config
+}
+
+/// Every gate's columns beside each other, taken from one column per expert.
+///
+/// - `weight`: `[D, E]`
+/// - returns: `[D, columns]`; nothing where a gate has an expert that is not there
+fn columns_of(gates: &[Gate], weight: &[f32], experts: usize) -> Option<Vec<f32>> {
+    let order: Vec<usize> = gates.iter().flat_map(|gate| gate.experts.iter().copied()).collect();
+    let known = order.iter().all(|expert| *expert < experts);
+    known.then(|| {
+        let rows = weight.chunks_exact(experts);
+        rows.flat_map(|row| order.iter().map(|expert| row[*expert])).collect()
+    })
 }
 
 /// Every run of `length` values `copies` times, scaled.
@@ -132,10 +139,23 @@ fn replicated(values: &[f32], length: usize, copies: usize, scale: f32) -> Vec<f
 
 #[cfg(test)]
 mod tests {
+    use omma_routing::Pool;
+
     use super::*;
 
     #[test]
     fn runs_are_repeated_beside_each_other() {
         assert_eq!(replicated(&[1., 2., 3., 4.], 2, 2, 0.5), [0.5, 1., 0.5, 1., 1.5, 2., 1.5, 2.]);
+    }
+
+    #[test]
+    fn a_shared_expert_has_its_column_in_every_gate() {
+        let weight = [0., 1., 2., 3., 10., 11., 12., 13.];
+        let gates = |overlap| Pool::Members { members: 2, overlap }.gates(4).unwrap();
+        assert_eq!(columns_of(&gates(0), &weight, 4).unwrap(), weight);
+        assert_eq!(columns_of(&gates(4), &weight, 4).unwrap(), weight);
+        let shared = [0., 2., 3., 1., 2., 3., 10., 12., 13., 11., 12., 13.];
+        assert_eq!(columns_of(&gates(2), &weight, 4).unwrap(), shared);
+        assert_eq!(columns_of(&gates(0), &weight, 2), None);
     }
 }

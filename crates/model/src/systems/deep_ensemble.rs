@@ -1,6 +1,7 @@
 //! Several trained models as one.
 
 use burn::tensor::Tensor;
+use omma_base::Seed;
 
 use crate::{
     error::{ModelError, Result},
@@ -38,9 +39,12 @@ impl DeepEnsemble {
     }
 
     /// - `images`: `[B, H, W, channels]`
+    /// - `seed`: as for [`VisionTransformer::predict`]; every model draws from a stream of its own
     /// - returns: the predictions of all members of all models, `[ΣM, B, classes]`
-    pub fn predict(&self, images: Tensor<4>) -> Result<Predictions> {
-        let logits = self.models.iter().map(|model| Ok(model.predict(images.clone())?.logits));
+    pub fn predict(&self, images: Tensor<4>, seed: Seed) -> Result<Predictions> {
+        let logits = self.models.iter().zip(0..).map(|(model, number)| {
+            Ok(model.predict(images.clone(), seed.numbered(number))?.logits)
+        });
         Ok(Predictions { logits: Tensor::cat(logits.collect::<Result<_>>()?, 0) })
     }
 }

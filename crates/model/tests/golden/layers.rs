@@ -5,7 +5,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use omma_golden::{Case, Kind};
-use omma_model::{Activation, MlpConfig, MoeLayer, MoeLayerConfig};
+use omma_model::{Activation, ExpertStart, MlpConfig, MoeLayer, MoeLayerConfig};
 use omma_routing::{
     Allocation, Capacity, Context, ExpertChoice, Grouping, Layout, Order, Pool, Rounding,
     RouterConfig, Seed, Soft, TokenChoice,
@@ -46,7 +46,8 @@ fn layer(case: &Case, router: RouterConfig, weight: &str) -> MoeLayer {
     };
     let router = RouterConfig { grouping: Grouping::Tokens(case.size("group_size")), ..router };
     let columns = router.columns().unwrap();
-    let config = MoeLayerConfig { router, mlp, shared_expert: false };
+    let config =
+        MoeLayerConfig { router, mlp, shared_expert: false, start: ExpertStart::default() };
     let mut layer = config.init(Seed::new(0), &Device::flex().autodiff()).unwrap();
     layer.router.weight = Param::from_tensor(case.reshaped(weight, [mlp.width, columns]));
     if case.has("param/Router.scale") {
