@@ -60,6 +60,9 @@ pub struct OptimiserConfig {
     pub clip_norm: f64,
     /// How much slower each layer learns than the one above it; 1 for none.
     pub layer_decay: f64,
+    /// The learning rate of BatchEnsemble's fast weights as a share of that of the others; paper 000
+    /// App. G.1 tries 0.5, 1 and 2.
+    pub fast_weight_rate: f64,
     /// Decay of the first moment, and momentum of the others.
     pub beta1: f64,
     /// Decay of the second moment.
@@ -78,6 +81,7 @@ impl Default for OptimiserConfig {
             weight_decay: 0.05,
             clip_norm: 1.0,
             layer_decay: 1.0,
+            fast_weight_rate: 1.0,
             beta1: 0.9,
             beta2: 0.999,
             epsilon: None,
@@ -139,8 +143,7 @@ impl Optimiser {
         depth: usize,
         parameters: impl IntoIterator<Item = (&'a str, &'a [usize])>,
     ) -> Self {
-        let group =
-            |(name, shape)| (name, shape, Group::of(name, shape, depth, config.layer_decay));
+        let group = |(name, shape)| (name, shape, Group::of(name, shape, depth, &config));
         Self::with_groups(config, parameters.into_iter().map(group))
     }
 

@@ -43,6 +43,9 @@ pub fn built_in(name: &str) -> Result<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use omma_model::Placement;
+    use omma_routing::{Allocation, Capacity, Order, ROUTERS, Rounding};
+
     use super::*;
     use crate::recipe::{Recipe, Request};
 
@@ -66,29 +69,76 @@ mod tests {
         assert!(message.contains("fashion-vmoe"), "{message}");
     }
 
-    /// Paper 001 compares six routers; a recipe is its constructor with 8 experts and one expert's worth of
-    /// work per token, and differs from the others in nothing else.
+    /// The recipe of a router with what `c` experts per token cost, `k` or `c` of paper 001 §3.1.
+    fn router_recipe(name: &str, c: usize) -> Recipe {
+        let more = match Recipe::find(name, &Request::default()).unwrap().model.moe().unwrap() {
+            moe if moe.k().is_some() => format!("model.moe.k={c}"),
+            moe if moe.slots().is_some() => format!("model.moe.slots={}", 8 * c),
+            _ => format!("model.moe.capacity_ratio={c}"),
+        };
+        Recipe::find(name, &Request::of(&[more.as_str()])).unwrap()
+    }
+
+    /// Paper 001 §3.1: six routers over the same experts in every other block, with k or c of 1 and 2; a
+    /// recipe is its router's constructor, and differs from the others in nothing else.
     #[test]
-    fn the_recipes_of_routers_are_their_constructors() {
-        use omma_routing::{Allocation, ROUTERS};
-        let first = Recipe::find("softmax-token-choice", &Request::default()).unwrap();
-        for (name, make) in ROUTERS {
-            let recipe = Recipe::find(name, &Request::default()).unwrap();
-            let mut router = make(8, 1);
+    fn the_recipes_of_routers_are_the_comparison_of_paper_001() {
+        let first = router_recipe("softmax-token-choice", 1);
+        assert_eq!(first.model.moe().unwrap().placement, Placement::Every(2));
+        for (c, (name, make)) in
+            [1, 2].into_iter().flat_map(|c| ROUTERS.iter().map(move |r| (c, r)))
+        {
+            let recipe = router_recipe(name, c);
+            let mut router = make(8, c);
             match &mut router.allocation {
-                // §3.1: as many places as tokens.
-                Allocation::TokenChoice(choice) if router.affinity == Default::default() => {
-                    choice.capacity.as_mut().unwrap().factor = 1.0;
+                // V-MoE's own capacity is that of paper 000; here it is C = round(k · T / E).
+                Allocation::TokenChoice(choice) => {
+                    let capacity = Capacity { rounding: Rounding::Round, ..Capacity::factor(1.0) };
+                    choice.capacity = Some(capacity);
+                    assert_eq!((choice.k, choice.order), (c, Order::Arrival), "Algorithm 1");
                 }
-                // 8 slots of 8 experts for 64 tokens.
-                Allocation::Soft(soft) => soft.slots = 8,
-                _ => {}
+                // As many slots in all as tokens, or twice as many.
+                Allocation::Soft(soft) => soft.slots = 8 * c,
+                Allocation::ExpertChoice(choice) => assert_eq!(choice.capacity.factor, c as f64),
             }
-            assert_eq!(recipe.model.moe().unwrap().router, router, "{name}");
-            let mut model = recipe.model;
-            model.encoder.moe = first.model.encoder.moe.clone();
+            let moe = recipe.model.moe().unwrap();
+            assert_eq!(moe.router, router, "{name}");
+            // §2.1 balances by auxiliary losses, with noise (App. A); §2.2 on does without.
+            let balanced = *name == "softmax-token-choice";
+            assert_eq!(
+                !moe.router.losses.is_empty() && moe.router.noise == 1.0,
+                balanced,
+                "{name}"
+            );
+            let mut model = recipe.model.clone();
+            let own = model.encoder.moe.as_mut().unwrap();
+            own.router = first.model.moe().unwrap().router.clone();
             assert_eq!(model, first.model, "{name}");
             assert_eq!((recipe.train, recipe.optimiser), (first.train.clone(), first.optimiser));
+        }
+    }
+
+    /// Paper 001 §3.1: the capacities of token choice, expert choice and soft routing match each other, so
+    /// that experts do the same work; what is left is the routers' own, which is more for a column per slot.
+    #[test]
+    fn routers_are_compared_at_the_same_parameters_and_work() {
+        for c in [1, 2] {
+            let cost = |name: &str| {
+                let model = router_recipe(name, c).model;
+                let cost = model.cost(model.image.resolution).unwrap();
+                (cost.params_total as f64, cost.forward_macs as f64)
+            };
+            let (parameters, work) = cost("softmax-token-choice");
+            for (name, _) in ROUTERS {
+                let (own_parameters, own_work) = cost(name);
+                let soft = *name == "soft";
+                let (more, dearer) = (own_parameters / parameters, own_work / work);
+                assert!(soft || (more, dearer) == (1.0, 1.0), "{name}: {more} {dearer}");
+                assert!(
+                    (1.0..1.06).contains(&more) && (1.0..1.08).contains(&dearer),
+                    "{more} {dearer}"
+                );
+            }
         }
     }
 

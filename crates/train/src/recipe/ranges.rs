@@ -33,6 +33,7 @@ pub(super) const RANGES: &Ranges = &[
     ("optimiser.weight_decay", Range::of(0.0, 1_000.0)),
     ("optimiser.clip_norm", Range::of(0.0, 1e9)),
     ("optimiser.layer_decay", Range::above(0.0, 10.0)),
+    ("optimiser.fast_weight_rate", Range::above(0.0, 1_000.0)),
     ("optimiser.beta1", BELOW_ONE),
     ("optimiser.beta2", BELOW_ONE),
     ("optimiser.epsilon", Range::of(0.0, 1.0).optional()),
