@@ -7,13 +7,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
-use omma_base::{Resolution, checksum};
+use omma_base::{Resolution, Seed, checksum};
 use omma_data::{
     Selection, Shared, Split,
     formats::{self, DataSpec, whole_name},
 };
 use omma_eval::{Images, System};
-use omma_model::VisionTransformer;
+use omma_model::{VisionTransformer, systems::reconfigure};
 use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
 use crate::{commands::load_any, table::note};
@@ -28,16 +28,19 @@ pub(crate) struct Candidate {
     pub(crate) classes: Option<Vec<String>>,
     /// Whether it is a run that has not come to its end.
     pub(crate) unfinished: bool,
+    /// Settings of its predictions that are not its own.
+    settings: Vec<String>,
 }
 
 impl Candidate {
     /// Reads a run's model (of an unfinished run the best checkpoint so far), one of our checkpoints,
     /// or one of another project.
-    pub(crate) fn read(path: &Path, device: &Device) -> Result<Self> {
+    fn read(path: &Path, device: &Device) -> Result<Self> {
         if !path.join("recipe.toml").is_file() {
             let model = load_any(path, device)?;
             let (path, recipe, classes) = (path.to_owned(), None, None);
-            return Ok(Self { path, model, recipe, classes, unfinished: false });
+            let (unfinished, settings) = (false, Vec::new());
+            return Ok(Self { path, model, recipe, classes, unfinished, settings });
         }
         let (run, recipe) = RunFolder::open(path)?;
         let unfinished = !run.is_finished();
@@ -54,7 +57,23 @@ impl Candidate {
             }
         };
         let classes = class_names(&run.file("classes.json"), model.config().classes())?;
-        Ok(Self { path: path.to_owned(), model, recipe: Some(recipe), classes, unfinished })
+        let (path, recipe, settings) = (path.to_owned(), Some(recipe), Vec::new());
+        Ok(Self { path, model, recipe, classes, unfinished, settings })
+    }
+
+    /// All of them, with settings on top of how each makes its predictions.
+    pub(crate) fn read_all<'a>(
+        paths: impl IntoIterator<Item = &'a PathBuf>,
+        settings: &[String],
+        device: &Device,
+    ) -> Result<Vec<Self>> {
+        let read = |path: &PathBuf| {
+            let one = Self::read(path, device)?;
+            let model = reconfigure(one.model, settings, device)
+                .with_context(|| format!("predictions of {}", path.display()))?;
+            Ok(Self { model, settings: settings.to_vec(), ..one })
+        };
+        paths.into_iter().map(read).collect()
     }
 
     /// The last part of its path.
@@ -65,15 +84,28 @@ impl Candidate {
 
     /// Tells the recipe, all but its seed, from others; of a checkpoint, its configuration.
     pub(crate) fn fingerprint(&self) -> String {
-        match &self.recipe {
+        let own = match &self.recipe {
             Some(recipe) => fingerprint(recipe),
             None => checksum(format!("{:?}", self.model.config())),
+        };
+        match self.settings.is_empty() {
+            true => own,
+            false => checksum(format!("{own} {:?}", self.model.config())),
         }
     }
 
     /// What evaluations of other seeds are called as well.
     pub(crate) fn label(&self) -> String {
-        self.recipe.as_ref().map_or_else(|| self.name(), |recipe| recipe.name.clone())
+        let own = self.recipe.as_ref().map_or_else(|| self.name(), |recipe| recipe.name.clone());
+        match self.settings.is_empty() {
+            true => own,
+            false => format!("{own} with {}", self.settings.join(", ")),
+        }
+    }
+
+    /// Whether a report on it belongs into its folder: that of a finished run, judged as it is.
+    pub(crate) fn has_folder(&self) -> bool {
+        self.recipe.is_some() && !self.unfinished && self.settings.is_empty()
     }
 }
 
@@ -111,10 +143,10 @@ pub(crate) fn check_distinct(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// All candidates as one system.
-pub(crate) fn system(candidates: Vec<Candidate>, device: &Device) -> Result<System> {
+/// All candidates as one system, whose predictions are drawn from a seed where they are drawn at all.
+pub(crate) fn system(candidates: Vec<Candidate>, seed: u64, device: &Device) -> Result<System> {
     let named = candidates.into_iter().map(|candidate| (candidate.name(), candidate.model));
-    Ok(System::new(named.collect(), device)?)
+    Ok(System::new(named.collect(), device)?.drawn_from(Seed::new(seed)))
 }
 
 /// The data of an evaluation.

@@ -46,13 +46,19 @@ fn a_run_leaves_everything_it_promises() {
     let run = folder.path().join("runs/default-1");
     let saved: Value = serde_json::from_slice(&fs::read(run.join("result.json")).unwrap()).unwrap();
     assert_eq!(result, saved);
-    for key in ["test_accuracy", "test_nll", "linear_baseline_accuracy", "train_seconds"] {
-        assert!(result[key].as_f64().is_some_and(f64::is_finite), "{key}: {}", result[key]);
-    }
-    assert!(result["images_per_second"].as_f64() > Some(0.0));
+    let number = |key: &str| result[key].as_f64().unwrap_or_else(|| panic!("{key}: {result}"));
+    // Of 40 test images, by a model that has hardly begun.
+    let right = number("test_accuracy") * 40.0;
+    assert!((right - right.round()).abs() < 1e-9 && right < 30.0, "{right}");
+    assert!((number("test_nll") - 10_f64.ln()).abs() < 0.3, "{}", number("test_nll"));
+    assert!((0.1..1.0).contains(&number("linear_baseline_accuracy")));
+    let images = number("images_per_second") * number("train_seconds");
+    assert!((images / (12.0 * 16.0) - 1.0).abs() < 0.5, "{images} images in 12 steps of 16");
     let routing = result["routing"].as_array().unwrap();
     assert_eq!(routing.len(), 1);
-    assert_eq!(routing[0]["load"].as_array().unwrap().len(), 4);
+    let load = routing[0]["load"].as_array().unwrap().iter().map(|load| load.as_f64().unwrap());
+    assert_eq!(load.clone().count(), 4);
+    assert!((load.sum::<f64>() - 1.0).abs() < 1e-9, "loads are shares: {routing:?}");
     let files = [
         "recipe.toml",
         "environment.json",
@@ -74,22 +80,46 @@ fn a_run_leaves_everything_it_promises() {
     assert!(folder.path().join("runs/default-2/result.json").exists());
 }
 
+/// Numbers of a log, as they come.
+fn logged(run: &Path, key: &str) -> Vec<f64> {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line["kind"] == "train").filter_map(|line| line[key].as_f64()).collect()
+}
+
+/// On few images that are shown again and again, every system comes well below guessing.
 #[test]
 fn every_system_can_be_trained() {
-    let systems: [(&str, &[&str]); 7] = [
-        ("vit", &["model.moe=null"]),
-        ("e3", &["model.moe.members=2"]),
-        ("soft-moe", &[]),
-        ("sinkhorn-expert-choice", &[]),
-        ("sparse-expert-choice", &[]),
-        ("vit", &["model.moe=null", "model.mimo.members=2"]),
-        ("vit", &["model.moe=null", "model.batch_ensemble.placement=1"]),
+    let systems: [(&str, &[&str], usize); 8] = [
+        ("vit", &["model.moe=null"], 1),
+        ("vmoe", &[], 1),
+        ("e3", &["model.moe.members=2"], 2),
+        ("soft-moe", &[], 1),
+        ("sinkhorn-expert-choice", &[], 1),
+        ("sparse-expert-choice", &[], 1),
+        ("vit", &["model.moe=null", "model.mimo.members=2", "model.mimo.input_replication=0.9"], 2),
+        ("vit", &["model.moe=null", "model.batch_ensemble.placement=1"], 2),
     ];
-    for (recipe, settings) in systems {
+    for (recipe, settings, members) in systems {
         let folder = tempfile::tempdir().unwrap();
-        let quick = ["train.steps=3", "train.linear_baseline=false"];
+        let quick = [
+            "data.limit=32",
+            "train.steps=60",
+            "train.log_every=1",
+            "optimiser.learning_rate=0.01",
+            "train.linear_baseline=false",
+        ];
         let settings: Vec<&str> = settings.iter().copied().chain(quick).collect();
         train(folder.path(), recipe, &settings).assert().success();
+        let run = folder.path().join(format!("runs/{recipe}-1"));
+        let losses = logged(&run, "loss");
+        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+        let (first, last) = (losses[0], mean(&losses[losses.len() - 10..]));
+        assert_eq!(losses.len(), 60, "{recipe}");
+        assert!((first - 10_f64.ln()).abs() < 0.2, "{recipe} starts by guessing: {first}");
+        assert!(last < first - 0.3, "{recipe} with {settings:?}: from {first} to {last}");
+        let model = omma_model::checkpoint::summary(&run).unwrap().config;
+        assert_eq!(model.members(), members, "{recipe}");
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::Seed;
 use omma_model::{
     BatchEnsembleConfig, MimoConfig, MoeConfig, apply_settings, checkpoint,
-    systems::{Target, adapt},
+    systems::{Target, adapt, permute_experts},
 };
 
 use super::{check_output, load_any, written};
@@ -17,6 +17,9 @@ use super::{check_output, load_any, written};
 ///
 /// Examples:
 ///   omma adapt vmoe/ e3/ --to e3 --set moe.members=2 --set moe.k=1
+///   omma adapt vmoe/ overlap/ --to e3 --set moe.overlap=8 --permute   experts shared out by chance
+///   omma adapt vmoe/ tiling/ --to e3 --set moe.own_experts=false --set moe.inference_noise=1
+///   omma adapt vmoe/ parts/ --to e3 --set moe.partition=2
 ///   omma adapt vit/ be/ --to be --set batch_ensemble.members=2 --set batch_ensemble.fast_weights=gaussian
 ///   omma adapt vmoe/ mimo/ --to mimo --set mimo.members=2
 #[derive(Args)]
@@ -34,7 +37,10 @@ pub(crate) struct Adapt {
     /// A setting of what it becomes
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Seed of BatchEnsemble's fast weights
+    /// Put the experts of every layer into another order before they are shared out (paper 000 App. H.3)
+    #[arg(long)]
+    permute: bool,
+    /// Seed of BatchEnsemble's fast weights and of --permute
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Replace a checkpoint that is there
@@ -44,7 +50,7 @@ pub(crate) struct Adapt {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Kind {
-    /// E³, from a V-MoE: its router is cut, every parameter stays
+    /// E³ or one of its ablations, from a V-MoE: its router is cut, every parameter stays
     E3,
     /// BatchEnsemble, from a ViT: fast weights are added
     Be,
@@ -63,7 +69,15 @@ impl Adapt {
         if let Some(other) = self.settings.iter().find(|s| !s.trim().starts_with(section)) {
             bail!("\"{other}\" does not begin with {section}; everything else stays as it is");
         }
-        let model = load_any(&self.input, device)?;
+        if self.permute && self.to != Kind::E3 {
+            bail!("--permute is about experts that are shared out, as by --to e3");
+        }
+        let seed = Seed::new(self.seed);
+        let mut model = load_any(&self.input, device)?;
+        if self.permute {
+            model = permute_experts(&model, seed.named("experts"), device)
+                .with_context(|| self.input.display().to_string())?;
+        }
         let base = model.config();
         let target = match self.to {
             Kind::E3 => {
@@ -73,11 +87,16 @@ impl Adapt {
                 if base.moe().and_then(MoeConfig::k).is_none() {
                     bail!("in {} experts choose, and in an E³ tokens do", self.input.display());
                 }
-                // The paper's (K, M) = (1, 2) unless told otherwise.
-                let defaults = ["moe.k=1".to_owned(), "moe.members=2".to_owned()];
-                let settings: Vec<&String> = defaults.iter().chain(&self.settings).collect();
-                let moe = apply_settings(base, &settings)?.encoder.moe.unwrap_or_default();
-                Target::E3 { members: moe.members(), k: moe.k().unwrap_or(1) }
+                // The paper's (K, M) = (1, 2) unless told otherwise; ablations without members keep K.
+                let alone = ["moe.partition", "moe.multi_pred", "moe.router.pool"];
+                let without_members = self.settings.iter().any(|setting| {
+                    alone.contains(&setting.split('=').next().unwrap_or_default().trim())
+                });
+                let defaults: &[&str] =
+                    if without_members { &[] } else { &["moe.k=1", "moe.members=2"] };
+                let own = self.settings.iter().map(String::as_str);
+                let settings: Vec<&str> = defaults.iter().copied().chain(own).collect();
+                Target::Experts(apply_settings(base, &settings)?.encoder.moe.unwrap_or_default())
             }
             Kind::Be => {
                 let mut start = base.clone();
@@ -91,7 +110,7 @@ impl Adapt {
                 Target::Mimo(apply_settings(&start, &self.settings)?.mimo.unwrap_or_default())
             }
         };
-        let adapted = adapt(&model, &target, Seed::new(self.seed), device)?;
+        let adapted = adapt(&model, &target, seed, device)?;
         checkpoint::save(&adapted, &self.output)?;
         written(&adapted, &self.output)
     }

@@ -30,6 +30,7 @@ use crate::{
 ///   omma eval runs/vmoe-1 runs/vmoe-2                        a deep ensemble of two
 ///   omma eval runs/fashion-vmoe-1 --ood kmnist=data/kmnist --ood-score energy
 ///   omma eval vit.safetensors --data photos/ --json
+///   omma eval runs/vmoe-1 --set moe.k=4                      more experts per token than it was trained with
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Eval {
@@ -66,6 +67,13 @@ pub(crate) struct Eval {
     /// How many there are
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) bins: u16,
+    /// A setting of predictions on top of the model's own, such as moe.k=4, moe.inference_noise=1,
+    /// moe.inference_capacity_ratio=8 or mc_samples=5
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
+    /// Where MC samples and the noise of routers come from, in predictions that are drawn
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
     /// Images per forward pass
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) batch: u16,
@@ -127,11 +135,7 @@ impl Eval {
         device: &Device,
     ) -> Result<(Evaluation, PathBuf)> {
         check_distinct(&self.subjects)?;
-        let candidates: Vec<Candidate> = self
-            .subjects
-            .iter()
-            .map(|path| Candidate::read(path, device))
-            .collect::<Result<_>>()?;
+        let candidates = Candidate::read_all(&self.subjects, &self.settings, device)?;
         let data = Data::of(self.data.as_deref(), &candidates)?;
         let split = if self.split == Part::Test { Split::Test } else { Split::Train };
         let limit = self.limit.map(|limit| limit as usize);
@@ -153,7 +157,7 @@ impl Eval {
         });
         let folder = match (&self.out, candidates.as_slice()) {
             (Some(folder), _) => Some(folder.clone()),
-            (None, [one]) if one.recipe.is_some() && !one.unfinished => Some(one.path.clone()),
+            (None, [one]) if one.has_folder() => Some(one.path.clone()),
             _ => None,
         };
         // Made before the work, not after it: what cannot be written should not be computed first.
@@ -163,7 +167,7 @@ impl Eval {
             format!("{} cannot be made; a report goes into a folder", figures.display())
         })?;
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
-        let system = system(candidates, device)?;
+        let system = system(candidates, self.seed, device)?;
         let resolution = system.pixels().resolution;
         let protocol = Protocol {
             label,

@@ -48,6 +48,10 @@ pub(crate) struct FewShot {
     /// Strengths of the regularisation; the reference's grid if not given
     #[arg(long, value_delimiter = ',')]
     l2: Vec<f64>,
+    /// A setting of predictions on top of the model's own, such as moe.k=4, moe.inference_noise=1,
+    /// moe.inference_capacity_ratio=8 or mc_samples=5
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
     /// Images per forward pass
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     batch: u16,
@@ -64,11 +68,7 @@ impl FewShot {
         if let Some(bad) = self.l2.iter().find(|l2| !(**l2 > 0.0 && l2.is_finite())) {
             bail!("a regularisation is above 0, not {bad}");
         }
-        let candidates: Vec<Candidate> = self
-            .subjects
-            .iter()
-            .map(|path| Candidate::read(path, device))
-            .collect::<Result<_>>()?;
+        let candidates = Candidate::read_all(&self.subjects, &self.settings, device)?;
         let data = Data::of(self.data.as_deref(), &candidates)?;
         let protocol = FewShotProtocol {
             train: data.images(Split::Train, None)?,
@@ -79,7 +79,7 @@ impl FewShot {
             l2: if self.l2.is_empty() { FewShotProtocol::reference_l2() } else { self.l2.clone() },
             batch: self.batch.into(),
         };
-        let system = system(candidates, device)?;
+        let system = system(candidates, self.seed, device)?;
         let mut watch = Watch::new();
         let found = few_shot(&system, &protocol, &mut watch);
         watch.finish();

@@ -39,6 +39,13 @@ pub(crate) struct Predict {
     /// Classes that are named
     #[arg(long, default_value_t = 5)]
     top: usize,
+    /// A setting of predictions on top of the model's own, such as moe.k=4, moe.inference_noise=1,
+    /// moe.inference_capacity_ratio=8 or mc_samples=5
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Where MC samples and the noise of routers come from, in predictions that are drawn
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
     /// Images per forward pass
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     batch: u16,
@@ -60,12 +67,10 @@ impl Predict {
         for text in &self.images {
             files.extend(expand(text)?);
         }
-        let candidates: Vec<Candidate> = std::iter::once(&self.subject)
-            .chain(&self.with)
-            .map(|path| Candidate::read(path, device))
-            .collect::<Result<_>>()?;
+        let subjects = std::iter::once(&self.subject).chain(&self.with);
+        let candidates = Candidate::read_all(subjects, &self.settings, device)?;
         let names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
-        let system = system(candidates, device)?;
+        let system = system(candidates, self.seed, device)?;
         let resolution = system.pixels().resolution;
         let mut read = 0;
         for files in files.chunks(self.batch.into()) {
@@ -80,12 +85,11 @@ impl Predict {
                     Err(error) => note(format!("left out: {error}")),
                 }
             }
-            read += pictures.len();
-            for (path, prediction) in
-                paths.iter().zip(predict(&system, &pictures, &names, self.top)?)
-            {
-                self.show(path, &prediction)?;
+            let predictions = predict(&system, &pictures, read, &names, self.top)?;
+            for (path, prediction) in paths.iter().zip(&predictions) {
+                self.show(path, prediction)?;
             }
+            read += pictures.len();
         }
         match read {
             0 => bail!("none of {} files could be read as an image", files.len()),
