@@ -45,8 +45,9 @@ mod tests {
 
     #[test]
     fn members_that_shared_their_biases_have_a_copy_each() {
-        let settings = ["batch_ensemble.members=3", "width=8", "mlp=12", "heads=2", "depth=2"];
-        let config = apply_settings(&preset("vit-tiny").unwrap(), &settings).unwrap();
+        let small = ["width=8", "mlp=12", "heads=2", "depth=2"];
+        let settings = [&["batch_ensemble.members=3", "batch_ensemble.placement=1"], &small[..]];
+        let config = apply_settings(&preset("vit-tiny").unwrap(), &settings.concat()).unwrap();
         let device = Device::flex();
         let model = config.init(Seed::new(1), &device).unwrap();
         let stored: Vec<Stored> = parameter_values(&model)
