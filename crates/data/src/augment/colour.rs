@@ -1,4 +1,4 @@
-//! What RandAugment does to colours.
+//! What RandAugment does to colours, rounded to whole levels.
 
 use crate::picture::Picture;
 
@@ -14,6 +14,8 @@ pub(super) enum Recolour {
     Posterise(f32),
     /// Inverts from a threshold on.
     Solarise(f32),
+    /// Makes what is below the middle brighter by so much.
+    SolariseAdd(f32),
     /// Away from (above 1) or towards (below 1) grey.
     Saturation(f32),
     /// Away from or towards the mean.
@@ -40,6 +42,9 @@ impl Recolour {
             Self::Posterise(step) => by_value(picture, |v| (v / step).floor() * step),
             Self::Solarise(threshold) => {
                 by_value(picture, |v| if v >= threshold { 255.0 - v } else { v })
+            }
+            Self::SolariseAdd(amount) => {
+                by_value(picture, |v| if v < 128.0 { v + amount } else { v })
             }
             Self::Brightness(factor) => by_value(picture, |v| v * factor),
             Self::Contrast(factor) => {
@@ -70,7 +75,7 @@ fn by_value(mut picture: Picture, value: impl Fn(f32) -> f32) -> Picture {
     picture
 }
 
-fn by_channel(mut picture: Picture, make: impl Fn(&[u8]) -> [u8; 256]) -> Picture {
+pub(super) fn by_channel(mut picture: Picture, make: impl Fn(&[u8]) -> [u8; 256]) -> Picture {
     for channel in 0..3 {
         let values: Vec<u8> = picture.pixels.iter().skip(channel).step_by(3).copied().collect();
         let table = make(&values);
@@ -142,5 +147,12 @@ mod tests {
             let flat = Picture::filled(5, 5, [40, 50, 60]);
             assert_eq!(recolour.apply(flat.clone()), flat);
         }
+    }
+
+    #[test]
+    fn only_what_is_dark_is_added_to() {
+        let row = Picture::from_grey(4, 1, &[0, 100, 127, 128]);
+        let added = Recolour::SolariseAdd(100.0).apply(row);
+        assert_eq!(added, Picture::from_grey(4, 1, &[100, 200, 227, 128]));
     }
 }

@@ -8,18 +8,18 @@ mod erase;
 mod mix;
 mod rand_augment;
 mod transform;
+mod truncated;
 
 use omma_base::Resolution;
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-pub use self::mix::Mixing;
 use self::{
     crop::{Shift, random_part},
     erase::Patch,
-    rand_augment::random_step,
     transform::Step,
 };
+pub use self::{mix::Mixing, rand_augment::Policy};
 pub(crate) use self::{mix::mix, transform::Transform};
 
 /// How training images are cut out.
@@ -47,7 +47,9 @@ pub struct Augmentation {
     pub flip: bool,
     /// Operations of RandAugment; 0 for none.
     pub operations: usize,
-    /// Their magnitude, 0 to 10.
+    /// Which operations those are, and what their magnitude means.
+    pub policy: Policy,
+    /// Their magnitude, 0 to [`Policy::largest_magnitude`].
     pub magnitude: f64,
     /// Probability that a rectangle is erased.
     pub erasing: f64,
@@ -60,6 +62,7 @@ impl Default for Augmentation {
             smallest_crop: 0.3,
             flip: false,
             operations: 0,
+            policy: Policy::Increasing,
             magnitude: 5.0,
             erasing: 0.0,
         }
@@ -89,7 +92,7 @@ impl Augmentation {
             transform = transform.then([Step::Flip]);
         }
         for _ in 0..self.operations {
-            transform = transform.then(random_step(resolution, self.magnitude, rng));
+            transform = transform.then(self.policy.random_step(resolution, self.magnitude, rng));
         }
         if self.erasing > 0.0 && rng.random_bool(self.erasing.min(1.0)) {
             transform = transform.then([Step::Erase(Patch::random(resolution, rng))]);
@@ -211,9 +214,8 @@ mod tests {
             let settings =
                 Augmentation { crop: CROPS[seed as usize % 3], flip: true, ..Default::default() };
             let geometric = |step: &Step| matches!(step, Step::Affine(_));
-            let mut steps = std::iter::repeat_with(|| random_step(resolution, 6.0, &mut rng))
-                .flatten()
-                .filter(geometric);
+            let step = || Policy::Increasing.random_step(resolution, 6.0, &mut rng);
+            let mut steps = std::iter::repeat_with(step).flatten().filter(geometric);
             let steps = [steps.next().unwrap(), steps.next().unwrap()];
             let mut rng = Seed::new(seed).named("crop").rng();
             let transform = settings.draw(mask.resolution, resolution, &mut rng).then(steps);

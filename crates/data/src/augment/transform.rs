@@ -2,7 +2,7 @@
 
 use omma_base::Resolution;
 
-use super::{affine::Affine, colour::Recolour, crop::Shift, erase::Patch};
+use super::{affine::Affine, colour::Recolour, crop::Shift, erase::Patch, truncated::Truncated};
 use crate::{mask::Mask, part::Part, picture::Picture};
 
 /// Everything that is done to one image, all choices made. A mask is moved as its picture is; what changes
@@ -21,7 +21,10 @@ pub(super) enum Step {
     /// Left and right exchanged.
     Flip,
     Affine(Affine),
+    /// As [`Step::Affine`], from the nearest pixel instead of between pixels.
+    NearestAffine(Affine),
     Recolour(Recolour),
+    Truncated(Truncated),
     Erase(Patch),
 }
 
@@ -59,7 +62,9 @@ impl Step {
             Self::Shift(shift) => picture.moved(|x, y| shift.from(image, x, y)),
             Self::Flip => picture.moved(|x, y| (image.width - 1 - x, y)),
             Self::Affine(affine) => affine.picture(&picture),
+            Self::NearestAffine(affine) => affine.nearest_picture(&picture),
             Self::Recolour(recolour) => recolour.apply(picture),
+            Self::Truncated(recolour) => recolour.apply(picture),
             Self::Erase(patch) => patch.cover(picture),
         }
     }
@@ -69,8 +74,8 @@ impl Step {
         match self {
             Self::Shift(shift) => mask.moved(image, |x, y| Some(shift.from(image, x, y))),
             Self::Flip => mask.moved(image, |x, y| Some((image.width - 1 - x, y))),
-            Self::Affine(affine) => affine.mask(&mask),
-            Self::Recolour(_) | Self::Erase(_) => mask,
+            Self::Affine(affine) | Self::NearestAffine(affine) => affine.mask(&mask),
+            Self::Recolour(_) | Self::Truncated(_) | Self::Erase(_) => mask,
         }
     }
 }

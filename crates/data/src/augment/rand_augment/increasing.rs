@@ -1,9 +1,9 @@
-//! RandAugment: a few random operations of one magnitude (Cubuk et al. 2020).
+//! Operations that are stronger with a larger magnitude, each from nothing at 0 to its most at 10.
 
 use omma_base::Resolution;
 use rand::{Rng, RngExt, seq::IndexedRandom};
 
-use super::{affine::Affine, colour::Recolour, transform::Step};
+use crate::augment::{affine::Affine, colour::Recolour, transform::Step};
 
 #[derive(Debug, Clone, Copy)]
 enum Operation {
