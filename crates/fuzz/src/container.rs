@@ -23,6 +23,8 @@ pub enum Container {
         /// The field with the checksum.
         checksum: &'static str,
     },
+    /// npy: the dictionary at its beginning, in version 1.
+    NpyHead,
     /// PNG: the data of all chunks between the signature and the end, with their checksums.
     PngChunks,
     /// tar: the header of the first file.
@@ -42,6 +44,14 @@ impl Container {
             }
             Self::SafetensorsHeader => match header(bytes) {
                 Some((text, data)) => with_header(&change(text.to_vec()), data),
+                None => change(bytes.to_vec()),
+            },
+            Self::NpyHead => match npy_head(bytes) {
+                Some((first, text, data)) => {
+                    let text = change(text.to_vec());
+                    let text = &text[..text.len().min(u16::MAX.into())];
+                    [first, &(text.len() as u16).to_le_bytes(), text, data].concat()
+                }
                 None => change(bytes.to_vec()),
             },
             Self::Note { key, content, checksum } => {
@@ -103,6 +113,14 @@ fn header(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 fn with_header(text: &[u8], data: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text, data].concat()
+}
+
+/// The magic word with its version, the dictionary, and the values.
+fn npy_head(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let first = bytes.get(..8).filter(|first| first.starts_with(b"\x93NUMPY\x01"))?;
+    let size = u16::from_le_bytes(bytes.get(8..10)?.try_into().ok()?);
+    let (text, data) = bytes[10..].split_at_checked(size.into())?;
+    Some((first, text, data))
 }
 
 fn note_changed(
@@ -180,6 +198,10 @@ mod tests {
         let mut inside = Vec::new();
         archive.by_name("a.npy").unwrap().read_to_end(&mut inside).unwrap();
         assert_eq!((inside, archive.len()), (b"abcd".to_vec(), 2));
+
+        let array = b"\x93NUMPY\x01\0\x02\0{}values";
+        let changed = Container::NpyHead.changed(array, |_| b"{'a'}".to_vec());
+        assert_eq!(changed, b"\x93NUMPY\x01\0\x05\0{'a'}values");
 
         let inner = r#"{"n":1.5}"#;
         let sum = |text: &str| format!("{:08x}", crc32fast::hash(text.as_bytes()));

@@ -1,9 +1,10 @@
 //! Files and folders: written whole, owned by one process, read only where reading ends; tensors with
-//! checksums.
+//! checksums, and the heads of NumPy's arrays.
 
 mod atomic;
 mod fresh;
 mod lock;
+mod npy;
 mod regular;
 pub mod tensors;
 mod walk;
@@ -12,6 +13,7 @@ pub use self::{
     atomic::{remove_leftovers, write_atomically},
     fresh::fresh_folder,
     lock::{FolderLock, LockError},
+    npy::NpyHead,
     regular::{open_regular, read_regular},
     walk::files_below,
 };

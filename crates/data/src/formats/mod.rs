@@ -2,6 +2,7 @@
 
 mod cifar;
 mod classes;
+mod corrupted;
 mod csv;
 mod folder;
 mod idx;
@@ -15,6 +16,7 @@ mod webdataset;
 pub use self::parquet::Parquet;
 pub use self::{
     cifar::{Cifar, CifarKind},
+    corrupted::CorruptedSet,
     csv::CsvFile,
     idx::Idx,
     open::{DataSpec, open, whole_name},

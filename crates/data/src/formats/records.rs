@@ -48,12 +48,16 @@ impl Unpacked {
     /// The next bytes, fewer than asked for where the file ends.
     pub(super) fn read(&mut self, most: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        match &mut self.source {
-            Source::Plain(file) => file.take(most).read_to_end(&mut bytes),
-            Source::Packed(packed) => packed.take(most).read_to_end(&mut bytes),
-        }
-        .map_err(DataError::io(&self.path))?;
+        self.reader().take(most).read_to_end(&mut bytes).map_err(DataError::io(&self.path))?;
         Ok(bytes)
+    }
+
+    /// For headers that read themselves.
+    pub(super) fn reader(&mut self) -> &mut dyn Read {
+        match &mut self.source {
+            Source::Plain(file) => file,
+            Source::Packed(packed) => packed,
+        }
     }
 
     /// What is left, if it is exactly so many bytes.

@@ -1,10 +1,12 @@
 //! Data sets and images.
 
+use std::path::Path;
+
 use image::{DynamicImage, ImageFormat, RgbImage};
 use omma_base::Resolution;
 use omma_data::{
     Dataset, Picture,
-    formats::{Cifar, CifarKind, CsvFile, Idx, WebDataset},
+    formats::{Cifar, CifarKind, CorruptedSet, CsvFile, Idx, WebDataset},
 };
 use omma_fuzz::{Container, Target, container::gzip};
 
@@ -101,6 +103,49 @@ fn cifar() {
                 look(&data);
             }
         }
+    });
+}
+
+fn npy(dtype: &str, shape: &str, values: &[u8]) -> Vec<u8> {
+    let text = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let length = (text.len() as u16).to_le_bytes();
+    [b"\x93NUMPY\x01\0", &length[..], text.as_bytes(), values].concat()
+}
+
+/// All severities of everything in the folder of a file.
+fn look_at_corruptions(path: &Path) {
+    let classes: Vec<String> = (0..10).map(|class| class.to_string()).collect();
+    let folder = path.parent().expect("a file is in a folder");
+    if let Ok(set) = CorruptedSet::open(folder, &classes) {
+        for name in set.names() {
+            (1..=5).for_each(|severity| look(set.images(name, severity).unwrap().as_ref()));
+        }
+    }
+}
+
+#[test]
+fn corrupted_images() {
+    let images = npy("|u1", "(10, 2, 3, 3)", &[7; 180]);
+    let seeds = vec![images.clone(), gzip(&images), npy("|u1", "(5, 1, 1, 3)", &[9; 15])];
+    let containers = [Container::NpyHead, Container::NpyHead, Container::Gzip];
+    let target = Target { name: "fog.npy", seeds, containers: &containers, cases: 1500 };
+    let labels = npy("|u1", "(10,)", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    target.run(|path| {
+        beside(path, "labels.npy", &labels);
+        look_at_corruptions(path);
+    });
+}
+
+#[test]
+fn corrupted_labels() {
+    let numbers: Vec<u8> = [3i64, 9].iter().flat_map(|label| label.to_le_bytes()).collect();
+    let seeds = vec![npy("<i8", "(2,)", &numbers), npy("|u1", "(10,)", &[4; 10])];
+    let containers = [Container::NpyHead];
+    let target = Target { name: "labels.npy", seeds, containers: &containers, cases: 1500 };
+    let images = npy("|u1", "(10, 2, 3, 3)", &[7; 180]);
+    target.run(|path| {
+        beside(path, "fog.npy", &images);
+        look_at_corruptions(path);
     });
 }
 

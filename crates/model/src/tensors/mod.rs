@@ -1,6 +1,5 @@
 //! Files of named tensors, read one tensor at a time.
 
-mod npy;
 mod npz;
 mod pickle;
 mod pytorch;

@@ -7,10 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use omma_base::{Limits, files::open_regular};
+use omma_base::{
+    Limits,
+    files::{NpyHead, open_regular},
+};
 use zip::{ZipArchive, read::ZipFile};
 
-use super::{TensorInfo, TensorSource, checked_type, missing, npy::Head, read_fault};
+use super::{FloatType, TensorInfo, TensorSource, checked_type, missing, read_fault};
 use crate::error::{ModelError, Result};
 
 /// Bytes that are unpacked at once; a multiple of every type's size.
@@ -59,8 +62,9 @@ fn describe(path: &Path, name: &str, mut member: ZipFile<BufReader<File>>) -> Re
         why: format!("array \"{name}\": {why}"),
     };
     Limits::current().check_unpacking(packed, unpacked).map_err(fault)?;
-    let head = Head::read(&mut member).map_err(|error| fault(error.to_string()))?;
-    let (info, data) = (head.info, unpacked.saturating_sub(head.length));
+    let head = NpyHead::read(&mut member).map_err(|error| fault(error.to_string()))?;
+    let data = unpacked.saturating_sub(head.length);
+    let info = TensorInfo { dtype: float_type(head.dtype), shape: head.shape };
     if let Ok(dtype) = info.dtype {
         let promised = info.count().and_then(|count| count.checked_mul(dtype.size()));
         if promised.map(|bytes| bytes as u64) != Some(data) {
@@ -87,7 +91,7 @@ impl TensorSource for NpzFile {
         let place = *self.places.get(name).ok_or_else(|| missing(&self.path, name))?;
         let fault = read_fault(&self.path);
         let mut data = member(&self.path, &mut self.archive, place)?;
-        let head = Head::read(&mut data).map_err(&fault)?;
+        let head = NpyHead::read(&mut data).map_err(&fault)?;
         let count = info.count().unwrap_or_default();
         let mut values = Vec::with_capacity(count);
         let mut piece = vec![0; PIECE.min(count * dtype.size())];
@@ -104,6 +108,17 @@ impl TensorSource for NpzFile {
             false => values,
             true => by_rows(&values, &info.shape),
         })
+    }
+}
+
+/// bfloat16 has no name in NumPy and is stored as two bytes of anything.
+fn float_type(dtype: String) -> std::result::Result<FloatType, String> {
+    match dtype.as_str() {
+        "<f8" | "=f8" => Ok(FloatType::F64),
+        "<f4" | "=f4" => Ok(FloatType::F32),
+        "<f2" | "=f2" => Ok(FloatType::F16),
+        "|V2" | "<V2" => Ok(FloatType::Bf16),
+        _ => Err(dtype),
     }
 }
 
@@ -147,6 +162,17 @@ mod tests {
         assert!(std::fs::metadata(&path).unwrap().len() < 1 << 20);
         let message = NpzFile::open(&path).err().unwrap().to_string();
         assert!(message.contains("--max-unpacked"), "{message}");
+    }
+
+    #[test]
+    fn types_of_numpy_are_floats_or_named() {
+        let known = [("<f8", FloatType::F64), ("<f4", FloatType::F32), ("<f2", FloatType::F16)];
+        for (name, float) in known.into_iter().chain([("|V2", FloatType::Bf16)]) {
+            assert_eq!(float_type(name.to_owned()), Ok(float));
+        }
+        for other in [">f4", "<i8", r#"[["a","<f4"]]"#] {
+            assert_eq!(float_type(other.to_owned()), Err(other.to_owned()));
+        }
     }
 
     #[test]

@@ -4,19 +4,21 @@ use std::io::{self, Read};
 
 use serde::Deserialize;
 
-use super::{FloatType, TensorInfo};
-
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The text of a head says a type and a shape.
 const LONGEST: u64 = 1 << 16;
 
 /// What the head of an array says.
-pub(super) struct Head {
-    pub(super) info: TensorInfo,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NpyHead {
+    /// The type of its values as NumPy writes it, such as `<f4`; of a record with fields, all of them.
+    pub dtype: String,
+    /// Its axes.
+    pub shape: Vec<usize>,
     /// Whether values are stored column by column.
-    pub(super) by_columns: bool,
+    pub by_columns: bool,
     /// Bytes of the head, up to where the values begin.
-    pub(super) length: u64,
+    pub length: u64,
 }
 
 /// The dictionary, once it is written as JSON.
@@ -27,33 +29,39 @@ struct Dictionary {
     shape: Vec<usize>,
 }
 
-impl Head {
+impl NpyHead {
     /// Reads a head and leaves the reader where the values begin.
-    pub(super) fn read(reader: &mut impl Read) -> io::Result<Self> {
+    pub fn read(mut reader: impl Read) -> io::Result<Self> {
         let fault = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
         let mut first = [0; 8];
-        reader.read_exact(&mut first)?;
+        read_whole(&mut reader, &mut first)?;
         let sizes = match first {
             [magic @ .., 1, _] if magic == MAGIC => 2,
             [magic @ .., 2 | 3, _] if magic == MAGIC => 4,
             _ => return Err(fault("it does not begin like an array of NumPy")),
         };
         let mut length = [0; 4];
-        reader.read_exact(&mut length[..sizes])?;
+        read_whole(&mut reader, &mut length[..sizes])?;
         let length = u64::from(u32::from_le_bytes(length));
         if length > LONGEST {
             return Err(fault("its head is too long"));
         }
-        let mut text = Vec::new();
-        reader.take(length).read_to_end(&mut text)?;
-        let read = text.len() as u64;
-        let Dictionary { descr, fortran_order, shape } = (read == length)
-            .then(|| serde_json::from_str(&as_json(&String::from_utf8_lossy(&text))).ok())
-            .flatten()
-            .ok_or_else(|| fault("its head cannot be read"))?;
-        let info = TensorInfo { shape, dtype: float_type(&descr) };
-        Ok(Self { info, by_columns: fortran_order, length: 8 + sizes as u64 + length })
+        let mut text = vec![0; length as usize];
+        read_whole(&mut reader, &mut text)?;
+        let Dictionary { descr, fortran_order, shape } =
+            serde_json::from_str(&as_json(&String::from_utf8_lossy(&text)))
+                .map_err(|_| fault("its head cannot be read"))?;
+        let dtype = descr.as_str().map_or_else(|| descr.to_string(), str::to_owned);
+        let length = 8 + sizes as u64 + length;
+        Ok(Self { dtype, shape, by_columns: fortran_order, length })
     }
+}
+
+fn read_whole(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<()> {
+    reader.read_exact(bytes).map_err(|error| match error.kind() {
+        kind @ io::ErrorKind::UnexpectedEof => io::Error::new(kind, "it ends inside its head"),
+        _ => error,
+    })
 }
 
 /// A Python literal of strings, numbers, truths, tuples and dictionaries as JSON.
@@ -72,30 +80,18 @@ fn as_json(text: &str) -> String {
     json
 }
 
-/// bfloat16 has no name in NumPy and is stored as two bytes of anything.
-fn float_type(descr: &serde_json::Value) -> Result<FloatType, String> {
-    match descr.as_str() {
-        Some("<f8" | "=f8") => Ok(FloatType::F64),
-        Some("<f4" | "=f4") => Ok(FloatType::F32),
-        Some("<f2" | "=f2") => Ok(FloatType::F16),
-        Some("|V2" | "<V2") => Ok(FloatType::Bf16),
-        Some(other) => Err(other.to_owned()),
-        None => Err(descr.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn head(version: u8, text: &str) -> io::Result<Head> {
+    fn head(version: u8, text: &str) -> io::Result<NpyHead> {
         let length = text.len() as u32;
         let sizes = if version == 1 { 2 } else { 4 };
         let bytes =
             [MAGIC, &[version, 0], &length.to_le_bytes()[..sizes], text.as_bytes(), b"values"]
                 .concat();
         let mut rest = bytes.as_slice();
-        let head = Head::read(&mut rest)?;
+        let head = NpyHead::read(&mut rest)?;
         assert_eq!(rest, b"values");
         assert_eq!(head.length as usize, bytes.len() - rest.len());
         Ok(head)
@@ -106,27 +102,32 @@ mod tests {
         for version in [1, 2, 3] {
             let text = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }       \n";
             let found = head(version, text).unwrap();
-            assert_eq!((found.info.shape, found.by_columns), (vec![3, 4], false));
-            assert_eq!(found.info.dtype, Ok(FloatType::F32));
+            assert_eq!((found.shape, found.by_columns), (vec![3, 4], false));
+            assert_eq!(found.dtype, "<f4");
         }
         let found = head(1, "{'shape': (7,), 'descr': '|V2', 'fortran_order': True}").unwrap();
-        assert_eq!((found.info.shape, found.by_columns), (vec![7], true));
-        assert_eq!(found.info.dtype, Ok(FloatType::Bf16));
+        assert_eq!((found.shape, found.by_columns), (vec![7], true));
+        assert_eq!(found.dtype, "|V2");
         let found = head(1, "{'descr': '>f4', 'fortran_order': False, 'shape': ()}").unwrap();
-        assert_eq!((found.info.shape.len(), found.info.dtype), (0, Err(">f4".to_owned())));
+        assert_eq!((found.shape.len(), found.dtype.as_str()), (0, ">f4"));
         let fields =
             "{'descr': [('a', '<f4'), ('b', '<i8')], 'fortran_order': False, 'shape': (2,)}";
-        assert!(head(1, fields).unwrap().info.dtype.is_err());
+        assert_eq!(head(1, fields).unwrap().dtype, r#"[["a","<f4"],["b","<i8"]]"#);
     }
 
     #[test]
     fn other_heads_are_refused() {
         let huge = "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}";
         for text in ["", "{}", "{'descr': '<f4'", "nonsense", huge] {
-            assert!(head(1, text).is_err(), "{text}");
+            let error = head(1, text).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{text}");
         }
         assert!(head(4, "{}").is_err());
-        assert!(Head::read(&mut &b"\x93NUMPY\x02\x00\xff\xff\xff\xff{"[..]).is_err());
-        assert!(Head::read(&mut &b"\x93NUM"[..]).is_err());
+        assert!(NpyHead::read(&b"\x93NUMPY\x02\x00\xff\xff\xff\xff{"[..]).is_err());
+        for early in [&b"\x93NUM"[..], b"\x93NUMPY\x01\0\x09", b"\x93NUMPY\x01\0\x09\0{'desc"] {
+            let error = NpyHead::read(early).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+            assert_eq!(error.to_string(), "it ends inside its head");
+        }
     }
 }
