@@ -5,6 +5,7 @@
 //! | `metrics/` | numbers from predictions: one file per question |
 //! | `inputs.rs`, `system.rs` | what models take; what is judged: one model, or several as one |
 //! | `stream.rs` | a data set through a system, batch by batch |
+//! | `tally.rs` | a system's predictions, summed as they come: of the average, of members, how these differ |
 //! | `summary.rs` | the four scores and the bins behind one of them, as records |
 //! | `protocols/` | one file per question that is asked of a system, with its record and its part of the page |
 //! | `confusion.rs`, `examples.rs` | which classes are taken for which; single predictions, to be shown |
@@ -34,6 +35,7 @@ mod protocols;
 mod stream;
 mod summary;
 mod system;
+mod tally;
 
 pub use confusion::Confusion;
 pub use error::{EvalError, Result};
@@ -44,11 +46,12 @@ pub use protocols::{
     Evaluation, Protocol, evaluate,
     fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
     linear::linear_baseline,
-    ood::{OodProtocol, OodRecord, OodScore},
-    shift::{Shift, ShiftProtocol, ShiftRecord},
+    ood::{OodPositive, OodProtocol, OodRecord, OodScore},
+    shift::{Shift, ShiftProtocol, ShiftRecord, Shifted},
     temperature::TemperatureRecord,
-    test::{DiversityRecord, Test, TestProtocol, TestRecord},
+    test::{Test, TestProtocol, TestRecord},
 };
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary};
 pub use system::{Outputs, System, SystemCost, SystemKind};
+pub use tally::DiversityRecord;

@@ -1,5 +1,7 @@
 //! The four scores and the bins behind one of them, as records.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::{Bin, Calibration, Scores};
@@ -27,6 +29,17 @@ impl Default for Binning {
     /// 15 of equal width, as in Guo et al. (2017) and paper 000.
     fn default() -> Self {
         Self { kind: BinKind::EqualWidth, bins: 15 }
+    }
+}
+
+/// `15 bins of equal width`
+impl fmt::Display for Binning {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let equal = match self.kind {
+            BinKind::EqualWidth => "width",
+            BinKind::EqualMass => "mass",
+        };
+        write!(f, "{} bins of equal {equal}", self.bins)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use omma_eval::{
-    Binning, DiversityRecord, Evaluation, OodRecord, OodScore, Summary, SystemCost, SystemKind,
-    TestRecord, compare::Comparison, report::comparison_page,
+    Binning, DiversityRecord, Evaluation, OodPositive, OodRecord, OodScore, Shift, ShiftRecord,
+    Shifted, Summary, SystemCost, SystemKind, TestRecord, compare::Comparison,
+    report::comparison_page,
 };
 
 fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation {
@@ -33,13 +34,23 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         shift: None,
         ood: BTreeMap::from([(
             "far".to_owned(),
-            OodRecord::new(&[0.9, 0.8, 0.2], &[0.1, 0.3]).unwrap(),
+            OodRecord::new(&[0.9, 0.8, 0.2], &[0.1, 0.3], OodPositive::default()).unwrap(),
         )]),
         ood_score: OodScore::default(),
+        ood_positive: OodPositive::default(),
         cost: SystemCost { parameters: 10, forward_macs: flops / 6, training_flops: flops },
         peak_rss_bytes: None,
         kind,
     }
+}
+
+/// The same evaluation with corruptions too.
+fn shifted(evaluation: Evaluation, nll: f64, kl: Option<f64>) -> Evaluation {
+    let diversity = kl.map(|kl| DiversityRecord { kl, ..DiversityRecord::default() });
+    let overall = Shifted { summary: Summary { nll, ..evaluation.test.summary }, diversity };
+    let record = ShiftRecord { overall, severities: vec![overall; 5] };
+    let corruptions = BTreeMap::from([("fog".to_owned(), record.clone())]);
+    Evaluation { shift: Some(Shift { samples: 100, mean: record, corruptions }), ..evaluation }
 }
 
 fn dense(family: &str) -> SystemKind {
@@ -65,10 +76,62 @@ fn seeds_become_means_and_gains_are_percentages() {
     let gain = &found.gains[0];
     assert_eq!((gain.label.as_str(), gain.normalised_nll), ("vmoe", None));
     assert!((gain.nll.unwrap() - 25.0).abs() < 1e-9 && (gain.flops.unwrap() + 20.0).abs() < 1e-9);
-    assert!((found.rows[1].auroc["far"].mean - 5.0 / 6.0).abs() < 1e-12);
     assert!(found.markdown().starts_with("| system | runs |"));
     let page = comparison_page(&found, "<b>", "about");
     assert!(page.html.contains("&lt;b&gt;") && page.figures.iter().any(|(name, _)| name == "nll"));
+}
+
+/// Scores of the test images are 0.1 and 0.3, of the others 0.2, 0.8 and 0.9: in the order of rising
+/// scores one to be found, one other, one to be found.
+#[test]
+fn all_of_a_detection_is_compared() {
+    let found = Comparison::new(&[evaluation("vit", 0.5, 1_000, dense("s"))], None).unwrap();
+    let row = &found.rows[0];
+    let close = |found: f64, expected: f64| (found - expected).abs() < 1e-12;
+    assert!(close(row.auroc["far"].mean, 5.0 / 6.0));
+    assert!(close(row.aupr["far"].mean, (1.0 + 2.0 / 3.0) / 2.0));
+    assert!(close(row.fpr95["far"].mean, 1.0 / 3.0));
+    let table = found.tables().into_iter().find(|table| table.header.len() == 4).unwrap();
+    assert_eq!(table.header, ["system", "AUROC % far", "AUPR % far", "FPR95 % far"]);
+    assert_eq!(table.rows, [["vit", "83.33", "83.33", "33.33"]]);
+    assert!(found.markdown().contains("| vit | 83.33 | 83.33 | 33.33 |"));
+    let html = comparison_page(&found, "t", "a").html;
+    assert!(html.contains("AUPR % far") && html.contains("positive class are the in-distribution"));
+    let json = serde_json::to_value(&found).unwrap();
+    assert_eq!(json["ood_positive"], "in-distribution");
+    assert_eq!(json["rows"][0]["aupr"]["far"]["mean"].as_f64(), Some(row.aupr["far"].mean));
+}
+
+#[test]
+fn the_gain_under_shift_is_that_of_the_mean_over_corruptions() {
+    let all = [
+        shifted(evaluation("vit", 0.5, 1_000, dense("s")), 1.0, None),
+        shifted(evaluation("vit", 0.5, 1_000, dense("s")), 1.2, None),
+        shifted(evaluation("pair", 0.4, 2_000, sparse("s", 1, 2)), 0.88, Some(0.25)),
+        evaluation("unshifted", 0.4, 1_000, sparse("s", 1, 1)),
+    ];
+    let found = Comparison::new(&all, None).unwrap();
+    let gain = |label: &str| found.gains.iter().find(|gain| gain.label == label).unwrap();
+    // 100 · (1.1 − 0.88) / 1.1
+    assert!((gain("pair").shift_nll.unwrap() - 20.0).abs() < 1e-9);
+    assert_eq!(gain("unshifted").shift_nll, None);
+    assert_eq!(found.rows[1].shift_kl.unwrap().mean, 0.25);
+    assert_eq!(found.rows[0].shift_kl, None);
+    let [systems, _, gains] = &found.tables()[..] else { panic!("three tables") };
+    assert_eq!(systems.header.last().unwrap(), "shifted KL");
+    let last = |row: &Vec<String>| row.last().cloned().unwrap();
+    assert_eq!(systems.rows.iter().map(last).collect::<Vec<_>>(), ["—", "0.2500", "—"]);
+    assert_eq!(gains.header[..3], ["gain over vit", "NLL", "shifted NLL"]);
+    assert_eq!(gains.rows[0][..3], ["pair", "+20.0 %", "+20.0 %"]);
+    assert_eq!(gains.rows[1][2], "—");
+    let html = comparison_page(&found, "t", "a").html;
+    assert!(html.contains("shifted KL") && html.contains("<td class=\"number\">+20.0 %</td>"));
+    assert!(html.contains("pair, shifted NLL: 20") && !html.contains("unshifted, shifted NLL"));
+    // Without a baseline that was judged by corruptions there is nothing to gain over.
+    let over = Comparison::new(&all, Some("unshifted")).unwrap();
+    assert!(over.gains.iter().all(|gain| gain.shift_nll.is_none()));
+    let none = Comparison::new(&all[3..], None).unwrap();
+    assert!(!none.markdown().contains("shifted NLL"), "no column for what nobody has");
 }
 
 #[test]
@@ -113,7 +176,35 @@ fn what_cannot_be_compared_is_said() {
     let fewer = Evaluation { test: TestRecord { samples: 7, ..here.test.clone() }, ..here.clone() };
     let message = Comparison::new(&[here.clone(), fewer], None).unwrap_err().to_string();
     assert!(message.contains("100 images") && message.contains("7 images"), "{message}");
+    let cut = Binning { bins: 20, ..Binning::default() };
+    let binned =
+        Evaluation { test: TestRecord { binning: cut, ..here.test.clone() }, ..here.clone() };
+    let message = Comparison::new(&[here.clone(), binned], None).unwrap_err().to_string();
+    assert!(message.contains("15 bins of equal width") && message.contains("20 bins"), "{message}");
     assert!(Comparison::new(&[here], Some("c")).unwrap_err().to_string().contains("\"c\""));
+}
+
+#[test]
+fn detections_of_different_sides_are_not_compared() {
+    let inside = evaluation("a", 0.5, 1, dense("s"));
+    let outside = Evaluation {
+        label: "b".to_owned(),
+        ood_positive: OodPositive::OutOfDistribution,
+        ..inside.clone()
+    };
+    // The one in front has nothing that either could contradict.
+    let without = Evaluation { ood: BTreeMap::new(), ..inside.clone() };
+    let all = [without.clone(), inside.clone(), outside.clone()];
+    let message = Comparison::new(&all, None).unwrap_err().to_string();
+    assert!(
+        message.contains("a was judged with in-distribution images as the positive class")
+            && message.contains("b with out-of-distribution images"),
+        "{message}"
+    );
+    Comparison::new(&[without, outside], None).unwrap();
+    let entropy = Evaluation { ood_score: OodScore::Entropy, ..inside.clone() };
+    let message = Comparison::new(&[inside, entropy], None).unwrap_err().to_string();
+    assert!(message.contains("largest probability") && message.contains("entropy"), "{message}");
 }
 
 #[test]

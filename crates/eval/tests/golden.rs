@@ -2,7 +2,8 @@
 
 use burn::tensor::Device;
 use omma_eval::{
-    metrics::{Detection, Diversity, Scores, Segmentation, largest, mean_of_members},
+    OodPositive, OodRecord,
+    metrics::{Diversity, Scores, Segmentation, largest, mean_of_members},
     probe::Support,
 };
 use omma_golden::{Case, Kind, check_cases};
@@ -31,21 +32,22 @@ fn indices(case: &Case, name: &str) -> Vec<usize> {
     case.ints(name).iter().map(|v| *v as usize).collect()
 }
 
-/// Confidence is high on the inside: where the outside is positive, its opposite is the score.
+/// Our scores are higher for what is further out: the case's confidences, but for their sign.
 fn detection(case: &Case) {
-    let read = |name: &str, sign: f64| -> Vec<f64> {
-        case.floats(name).iter().map(|value| sign * f64::from(*value)).collect()
+    let scores = |name: &str| -> Vec<f64> {
+        case.floats(name).iter().map(|confidence| -f64::from(*confidence)).collect()
     };
-    for (side, positives, negatives, sign) in [
-        ("inside", "input/inside", "input/outside", 1.0),
-        ("outside", "input/outside", "input/inside", -1.0),
-    ] {
-        let found = Detection::of(&read(positives, sign), &read(negatives, sign)).unwrap();
-        let Detection { auroc, aupr, fpr95 } = found;
+    let (outside, inside) = (scores("input/outside"), scores("input/inside"));
+    for (side, positive) in
+        [("inside", OodPositive::InDistribution), ("outside", OodPositive::OutOfDistribution)]
+    {
+        let OodRecord { auroc, aupr, fpr95, .. } =
+            OodRecord::new(&outside, &inside, positive).unwrap();
         for (name, value) in [("auroc", auroc), ("aupr", aupr), ("fpr95", fpr95)] {
             case.expect_values(&format!("output/{side}_positive.{name}"), &[value as f32]);
         }
     }
+    assert_eq!(OodPositive::default(), OodPositive::InDistribution, "as in paper 000");
 }
 
 fn metrics(case: &Case) {
@@ -89,11 +91,12 @@ fn metrics(case: &Case) {
     let floats = |values: &[f64]| values.iter().map(|v| *v as f32).collect::<Vec<f32>>();
     case.expect_values("output/id_score", &floats(&known));
     case.expect_values("output/ood_score", &floats(&strange));
-    let negated = |values: &[f64]| values.iter().map(|v| -v).collect::<Vec<f64>>();
-    for (name, found) in [
-        ("id_positive", Detection::of(&known, &strange).unwrap()),
-        ("ood_positive", Detection::of(&negated(&strange), &negated(&known)).unwrap()),
+    let score = |values: &[f64]| values.iter().map(|v| 1.0 - v).collect::<Vec<f64>>();
+    for (name, positive) in [
+        ("id_positive", OodPositive::InDistribution),
+        ("ood_positive", OodPositive::OutOfDistribution),
     ] {
+        let found = OodRecord::new(&score(&strange), &score(&known), positive).unwrap();
         one(&format!("{name}.auroc"), found.auroc);
         one(&format!("{name}.aupr"), found.aupr);
         one(&format!("{name}.fpr95"), found.fpr95);

@@ -8,7 +8,7 @@ use clap::{Args, Parser};
 use omma_base::files::fresh_folder;
 use omma_eval::{
     Evaluation,
-    compare::{Comparison, read_evaluation},
+    compare::{Comparison, Table, read_evaluation},
     report::{comparison_page, write_report},
 };
 use omma_train::run::RunFolder;
@@ -69,8 +69,9 @@ impl Compare {
         if self.json {
             return say(serde_json::to_string_pretty(&comparison)?);
         }
-        let (header, rows) = comparison.table();
-        say(table_of(&header, &rows, 1))?;
+        for Table { header, rows } in comparison.tables() {
+            say(table_of(&header, &rows, 1))?;
+        }
         say(format!("report: {}", folder.join("compare.html").display()))
     }
 }

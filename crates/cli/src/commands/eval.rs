@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use omma_base::files::fresh_folder;
 use omma_data::Split;
 use omma_eval::{
-    BinKind, Binning, Evaluation, OodProtocol, OodScore, Protocol, ShiftProtocol, Summary,
-    evaluate,
+    BinKind, Binning, Evaluation, OodPositive, OodProtocol, OodScore, Protocol, ShiftProtocol,
+    Summary, evaluate,
     report::{evaluation_page, write_report},
 };
 
@@ -61,6 +61,10 @@ pub(crate) struct Eval {
     /// The score that out-of-distribution images are told by
     #[arg(long, value_enum, default_value_t = Score::MaxProbability)]
     pub(crate) ood_score: Score,
+    /// Which images AUPR and FPR95 are to find; paper 000's tables have the test images, which are in
+    /// distribution
+    #[arg(long, value_enum, default_value_t = Positive::InDistribution)]
+    pub(crate) ood_positive: Positive,
     /// How the calibration error's bins are cut
     #[arg(long, value_enum, default_value_t = Bins::EqualWidth)]
     pub(crate) binning: Bins,
@@ -104,6 +108,12 @@ pub(crate) enum Score {
     MaxProbability,
     Entropy,
     Energy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Positive {
+    InDistribution,
+    OutOfDistribution,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -185,6 +195,10 @@ impl Eval {
                     Score::Entropy => OodScore::Entropy,
                     Score::Energy => OodScore::Energy,
                 },
+                positive: match self.ood_positive {
+                    Positive::InDistribution => OodPositive::InDistribution,
+                    Positive::OutOfDistribution => OodPositive::OutOfDistribution,
+                },
             },
             binning: Binning {
                 kind: match self.binning {
@@ -235,21 +249,22 @@ fn show(evaluation: &Evaluation) -> Result<()> {
     let members = evaluation.test.members.iter().enumerate();
     rows.extend(members.map(|(place, scores)| row(&format!("member {}", place + 1), scores)));
     if let Some(shift) = &evaluation.shift {
-        rows.push(row("under corruptions", &shift.mean.summary));
-        let worst = shift.corruptions.iter();
-        let worst = worst.max_by(|a, b| a.1.summary.error.total_cmp(&b.1.summary.error));
-        rows.extend(worst.map(|(name, record)| {
-            row(&format!("under {}", name.replace('_', " ")), &record.summary)
-        }));
+        rows.push(row("under corruptions", &shift.mean.overall.summary));
+        let scores = shift.corruptions.iter().map(|(name, record)| (name, record.overall.summary));
+        let worst = scores.max_by(|a, b| a.1.error.total_cmp(&b.1.error));
+        rows.extend(
+            worst.map(|(name, scores)| row(&format!("under {}", name.replace('_', " ")), &scores)),
+        );
     }
     let samples = crate::table::grouped(evaluation.test.samples as u64);
     say(format!("{samples} images of {}", evaluation.data))?;
     say(table(["", "error", "NLL", "Brier", "ECE"], rows, 1))?;
     if let Some(diversity) = &evaluation.test.diversity {
-        say(format!(
-            "members differ by KL {:.4}, cosine {:.4}, disagreement {:.3} × their error",
-            diversity.kl, diversity.cosine, diversity.disagreement
-        ))?;
+        say(format!("members differ by {}", diversity.in_words()))?;
+    }
+    let shifted = evaluation.shift.as_ref().and_then(|shift| shift.mean.overall.diversity);
+    if let Some(diversity) = shifted {
+        say(format!("under corruptions by {}", diversity.in_words()))?;
     }
     if !evaluation.ood.is_empty() {
         let rows = evaluation.ood.iter().map(|(name, record)| {
@@ -261,7 +276,9 @@ fn show(evaluation: &Evaluation) -> Result<()> {
                 percent(record.fpr95),
             ]
         });
-        say(table(["out of distribution", "images", "AUROC", "AUPR", "FPR95"], rows, 1))?;
+        let header = ["out of distribution", "images", "AUROC", "AUPR", "FPR at 95 % TPR"];
+        say(table(header, rows, 1))?;
+        say(format!("the positive class are the {} images", evaluation.ood_positive.in_words()))?;
     }
     Ok(())
 }

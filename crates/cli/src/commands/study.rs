@@ -7,7 +7,7 @@ use clap::Args;
 use omma_base::{Resolution, files::write_atomically};
 use omma_eval::{
     Evaluation,
-    compare::{Comparison, read_evaluation},
+    compare::{Comparison, Table, read_evaluation},
     report::{comparison_page, write_report},
 };
 
@@ -203,8 +203,9 @@ impl StudyCommand {
         if self.json {
             return say(serde_json::to_string_pretty(&comparison)?);
         }
-        let (header, rows) = comparison.table();
-        say(table_of(&header, &rows, 1))?;
+        for Table { header, rows } in comparison.tables() {
+            say(table_of(&header, &rows, 1))?;
+        }
         say(format!("report: {}", folder.join("study.html").display()))
     }
 

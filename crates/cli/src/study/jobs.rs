@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use omma_eval::compare::read_evaluation;
+use omma_eval::{Evaluation, OodPositive, compare::read_evaluation};
 use omma_train::Stop;
 
 use crate::table::{clock, note};
@@ -40,8 +40,12 @@ impl Job {
         if self.ood.is_empty() || !self.leaves.exists() {
             return self.leaves.exists();
         }
-        let evaluation = read_evaluation(&self.leaves);
-        evaluation.is_ok_and(|found| self.ood.iter().all(|name| found.ood.contains_key(name)))
+        // One that found the other side, as earlier versions did, cannot stand beside new ones.
+        let has_all = |found: Evaluation| {
+            found.ood_positive == OodPositive::default()
+                && self.ood.iter().all(|name| found.ood.contains_key(name))
+        };
+        read_evaluation(&self.leaves).is_ok_and(has_all)
     }
 
     /// Waits for its process. After an interruption it is asked to save and end, and killed if it does not;
@@ -174,5 +178,29 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &Stop) -> Result<bo
     match state.failed {
         Some(error) => Err(error),
         None => Ok(state.finished == to_do),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluation_is_done_once_it_has_all_data_and_finds_the_side_that_new_ones_find() {
+        let folder = tempfile::tempdir().unwrap();
+        let leaves = folder.path().join("eval.json");
+        let done = |record: &str, ood: &[&str]| {
+            std::fs::write(&leaves, record).unwrap();
+            let (arguments, log) = (Vec::new(), folder.path().join("log"));
+            let ood = ood.iter().map(|name| (*name).to_owned()).collect();
+            Job { what: String::new(), arguments, leaves: leaves.clone(), log, ood }.is_done()
+        };
+        let earlier = include_str!("../../../eval/tests/data/eval-1.json");
+        let now = earlier
+            .replace("\"ood_score\"", "\"ood_positive\": \"in-distribution\", \"ood_score\"");
+        assert!(done(&now, &["world-far-ood"]));
+        assert!(!done(&now, &["world-far-ood", "kmnist"]));
+        assert!(!done(earlier, &["world-far-ood"]));
+        assert!(done(earlier, &[]), "no detection is asked for");
     }
 }

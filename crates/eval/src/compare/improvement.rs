@@ -15,6 +15,9 @@ pub struct Gain {
     pub label: String,
     /// Percent less NLL; like the others, nothing if the baseline has none.
     pub nll: Option<f64>,
+    /// Percent less NLL on corrupted images, whose NLL is the mean over corruptions and severities (paper
+    /// 000 App. M.3, Table 24); nothing if one of both was not judged by such.
+    pub shift_nll: Option<f64>,
     /// Percent less error.
     pub error: Option<f64>,
     /// Percent less calibration error.
@@ -51,6 +54,10 @@ impl Gain {
         Self {
             label: row.label.clone(),
             nll: percent_less(row.nll.mean, base.nll.mean),
+            shift_nll: row
+                .shift_nll
+                .zip(base.shift_nll)
+                .and_then(|(own, base)| percent_less(own.mean, base.mean)),
             error: percent_less(row.error.mean, base.error.mean),
             ece: percent_less(row.ece.mean, base.ece.mean),
             flops: percent_less(flops(row), flops(base)),

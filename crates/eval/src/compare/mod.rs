@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `mod.rs` | one row per system, its seeds as mean and standard error |
 //! | `improvement.rs` | percentage gains, and these normalised by difficulty (paper 000 App. D) |
+//! | `tables.rs` | all of it in tables |
 //! | `grid.rs` | experts per token against models (paper 000 Fig. 2) |
 
 mod grid;
 mod improvement;
+mod tables;
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -17,11 +19,16 @@ use serde::Serialize;
 pub use self::{
     grid::{Cell, Grid},
     improvement::{Difficulty, Gain},
+    tables::Table,
 };
 use crate::{
     error::{EvalError, Result},
     metrics::Estimate,
-    protocols::{Evaluation, ood::OodRecord},
+    protocols::{
+        Evaluation,
+        ood::{OodPositive, OodRecord},
+        shift::Shifted,
+    },
     system::{SystemCost, SystemKind},
 };
 
@@ -55,8 +62,12 @@ pub struct Row {
     pub shift_nll: Option<Estimate>,
     /// Calibration error under corruptions.
     pub shift_ece: Option<Estimate>,
+    /// KL divergence between members under corruptions.
+    pub shift_kl: Option<Estimate>,
     /// Area under the ROC curve by out-of-distribution data set.
     pub auroc: BTreeMap<String, Estimate>,
+    /// Average precision by out-of-distribution data set.
+    pub aupr: BTreeMap<String, Estimate>,
     /// False-positive rate at 95 % by out-of-distribution data set.
     pub fpr95: BTreeMap<String, Estimate>,
     /// What one image costs.
@@ -68,6 +79,8 @@ pub struct Row {
 pub struct Comparison {
     /// What they were judged by.
     pub data: String,
+    /// Which images were to be found where out-of-distribution data was looked at.
+    pub ood_positive: Option<OodPositive>,
     /// One row per system, in the order in which they came.
     pub rows: Vec<Row>,
     /// The system that gains are measured against.
@@ -107,15 +120,7 @@ impl Comparison {
         let first = evaluations
             .first()
             .ok_or_else(|| EvalError::Compare("there is nothing to compare".to_owned()))?;
-        if let Some(other) = evaluations.iter().find(|other| !judged_alike(first, other)) {
-            return Err(EvalError::Compare(format!(
-                "{} was judged by {}, {} by {}; they can be compared only if they were judged alike",
-                first.label,
-                judge(first),
-                other.label,
-                judge(other)
-            )));
-        }
+        check_judged_alike(evaluations)?;
         let mut groups: Vec<Vec<&Evaluation>> = Vec::new();
         for one in evaluations {
             let same = |group: &&mut Vec<&Evaluation>| {
@@ -149,20 +154,42 @@ impl Comparison {
         let gains = others.map(|row| Gain::new(row, base, &rows, difficulty.as_ref())).collect();
         let (data, baseline) = (first.data.clone(), base.label.clone());
         let grid = Grid::new(&rows);
-        Ok(Self { data, baseline, gains, difficulty, grid, rows })
+        let ood_positive = evaluations.iter().find(|one| !one.ood.is_empty());
+        let ood_positive = ood_positive.map(|one| one.ood_positive);
+        Ok(Self { data, ood_positive, baseline, gains, difficulty, grid, rows })
     }
 }
 
-fn judged_alike(a: &Evaluation, b: &Evaluation) -> bool {
-    let same_score = a.ood.is_empty() || b.ood.is_empty() || a.ood_score == b.ood_score;
-    let same_test = a.test.samples == b.test.samples && a.test.binning == b.test.binning;
-    a.data == b.data && same_test && same_score
+/// Fails unless all were judged by the same images in the same way.
+fn check_judged_alike(evaluations: &[Evaluation]) -> Result<()> {
+    for (place, one) in evaluations.iter().enumerate() {
+        for other in &evaluations[..place] {
+            let mut terms = terms(other).into_iter().zip(terms(one));
+            let different = |(a, b): &(Option<String>, Option<String>)| {
+                a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| a != b)
+            };
+            if let Some((Some(left), Some(right))) = terms.find(different) {
+                return Err(EvalError::Compare(format!(
+                    "{} was judged {left}, {} {right}; they can be compared only if they were judged \
+                     alike",
+                    other.label, one.label
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
-fn judge(one: &Evaluation) -> String {
-    let Evaluation { data, test, ood_score, .. } = one;
-    let (samples, binning) = (test.samples, test.binning);
-    format!("{samples} images of {data} ({} bins, {:?}, {ood_score:?})", binning.bins, binning.kind)
+/// How it was judged, in words, as far as its numbers depend on that; nothing for what was not asked.
+fn terms(one: &Evaluation) -> [Option<String>; 4] {
+    let Evaluation { data, test, ood, ood_score, ood_positive, .. } = one;
+    let asked_ood = |how: String| (!ood.is_empty()).then_some(how);
+    [
+        Some(format!("by {} images of {data}", test.samples)),
+        Some(format!("with {}", test.binning)),
+        asked_ood(format!("out of distribution by {}", ood_score.in_words())),
+        asked_ood(format!("with {} images as the positive class", ood_positive.in_words())),
+    ]
 }
 
 impl Row {
@@ -173,6 +200,9 @@ impl Row {
         let maybe = |value: &dyn Fn(&Evaluation) -> Option<f64>| {
             let values: Vec<f64> = group.iter().filter_map(|one| value(one)).collect();
             (!values.is_empty()).then(|| Estimate::of(&values))
+        };
+        let shifted = |value: fn(&Shifted) -> Option<f64>| {
+            maybe(&|one| value(&one.shift.as_ref()?.mean.overall))
         };
         let names = group.iter().flat_map(|one| one.ood.keys());
         let by_set = |value: fn(&OodRecord) -> f64| -> BTreeMap<String, Estimate> {
@@ -191,10 +221,12 @@ impl Row {
             brier: of(&|one| one.test.summary.brier),
             scaled_nll: maybe(&|one| Some(one.temperature.as_ref()?.summary.nll)),
             kl: maybe(&|one| Some(one.test.diversity?.kl)),
-            shift_error: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.error)),
-            shift_nll: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.nll)),
-            shift_ece: maybe(&|one| Some(one.shift.as_ref()?.mean.summary.ece)),
+            shift_error: shifted(|mean| Some(mean.summary.error)),
+            shift_nll: shifted(|mean| Some(mean.summary.nll)),
+            shift_ece: shifted(|mean| Some(mean.summary.ece)),
+            shift_kl: shifted(|mean| Some(mean.diversity?.kl)),
             auroc: by_set(|record| record.auroc),
+            aupr: by_set(|record| record.aupr),
             fpr95: by_set(|record| record.fpr95),
             cost: group[0].cost,
         }

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use self::{
-    ood::{OodProtocol, OodRecord, OodScore, detect},
+    ood::{OodPositive, OodProtocol, OodRecord, OodScore, detect},
     shift::{Shift, ShiftProtocol, shift},
     temperature::{Scaled, TemperatureRecord},
     test::{Test, TestProtocol, TestRecord},
@@ -82,6 +82,9 @@ pub struct Evaluation {
     pub ood: BTreeMap<String, OodRecord>,
     /// What these were told by.
     pub ood_score: OodScore,
+    /// Which of both were to be found.
+    #[serde(default = "OodPositive::of_earlier_records")]
+    pub ood_positive: OodPositive,
     /// What one image costs.
     pub cost: SystemCost,
     /// The most memory that the process held, where the system says it.
@@ -129,6 +132,7 @@ pub fn evaluate(
         shift,
         ood,
         ood_score: protocol.ood.score,
+        ood_positive: protocol.ood.positive,
         cost: system.cost()?,
         peak_rss_bytes: omma_base::memory::peak(),
     })

@@ -1,8 +1,9 @@
-//! Telling out-of-distribution images from the test images by a system's outputs.
+//! Telling out-of-distribution images from the test images by a system's outputs (paper 000 App. L.5).
 //!
-//! An out-of-distribution image is the positive case, as in the reference's tables (paper 000 App. L.5):
-//! a detector with a score above every in-distribution image has AUROC and AUPR 1 and no false
-//! positives.
+//! The test images, which are in distribution, are the positive class, as in the reference's tables: in
+//! Table 32 AUPR is above AUROC against the few images of DTD and far below it against the many of
+//! Places365, which fits nothing else. AUROC is the same either way; AUPR and the false-positive rate
+//! are not.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,56 @@ pub struct OodProtocol {
     pub sets: Vec<Images>,
     /// How far out of the distribution an image is.
     pub score: OodScore,
+    /// Which images are to be found.
+    pub positive: OodPositive,
+}
+
+/// Which images are the positive class: those that a detector is to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OodPositive {
+    /// The test images, by a low score; as in paper 000.
+    #[default]
+    InDistribution,
+    /// The others, by a high score.
+    OutOfDistribution,
+}
+
+impl OodPositive {
+    /// What records mean that do not say it.
+    pub(super) fn of_earlier_records() -> Self {
+        Self::OutOfDistribution
+    }
+
+    /// In front of "images".
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::InDistribution => "in-distribution",
+            Self::OutOfDistribution => "out-of-distribution",
+        }
+    }
+
+    /// Scores of the positive and of the negative class, each higher for what is more positive.
+    fn sides(self, out_of_distribution: &[f64], in_distribution: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let opposite = |scores: &[f64]| scores.iter().map(|score| -score).collect();
+        match self {
+            Self::InDistribution => (opposite(in_distribution), opposite(out_of_distribution)),
+            Self::OutOfDistribution => (out_of_distribution.to_vec(), in_distribution.to_vec()),
+        }
+    }
+
+    /// Axes of the ROC curve: false positives, true positives.
+    fn axes(self) -> (&'static str, &'static str) {
+        match self {
+            Self::InDistribution => {
+                ("out-of-distribution images taken for test images", "test images that are found")
+            }
+            Self::OutOfDistribution => (
+                "test images taken for out-of-distribution",
+                "out-of-distribution images that are found",
+            ),
+        }
+    }
 }
 
 /// How far out of the distribution an image is taken to be; more for less confidence.
@@ -54,7 +105,7 @@ impl OodScore {
         }
     }
 
-    fn in_words(self) -> &'static str {
+    pub(crate) fn in_words(self) -> &'static str {
         match self {
             Self::MaxProbability => "one minus the largest probability",
             Self::Entropy => "the entropy of the probabilities",
@@ -70,9 +121,9 @@ pub struct OodRecord {
     pub samples: usize,
     /// Area under the ROC curve.
     pub auroc: f64,
-    /// Average precision.
+    /// Average precision of finding the positive images.
     pub aupr: f64,
-    /// False-positive rate where 95 % of the out-of-distribution images are found.
+    /// False-positive rate where 95 % of the positive images are found.
     pub fpr95: f64,
     /// Mean score of the out-of-distribution images.
     pub mean_score: f64,
@@ -105,7 +156,7 @@ pub(super) fn detect(
         images.logits(system, batch, watcher, |logits, _| {
             scores.push(protocol.score.of(logits, &mean_softmax(logits, 1.0)));
         })?;
-        let record = OodRecord::new(&scores, in_distribution);
+        let record = OodRecord::new(&scores, in_distribution, protocol.positive);
         records.extend(record.map(|record| (images.name.clone(), record)));
     }
     Ok(records)
@@ -117,10 +168,15 @@ const ROC_POINTS: usize = 200;
 const BINS: usize = 40;
 
 impl OodRecord {
-    /// From the scores of both sets; nothing if one of them is empty.
-    pub fn new(out_of_distribution: &[f64], in_distribution: &[f64]) -> Option<Self> {
-        let Detection { auroc, aupr, fpr95 } = Detection::of(out_of_distribution, in_distribution)?;
-        let curve = Curve::of(out_of_distribution, in_distribution).0;
+    /// From the scores of both sets, higher for what is further out; nothing if one of them is empty.
+    pub fn new(
+        out_of_distribution: &[f64],
+        in_distribution: &[f64],
+        positive: OodPositive,
+    ) -> Option<Self> {
+        let (positives, negatives) = positive.sides(out_of_distribution, in_distribution);
+        let Detection { auroc, aupr, fpr95 } = Detection::of(&positives, &negatives)?;
+        let curve = Curve::of(&positives, &negatives).0;
         let every = curve.len().div_ceil(ROC_POINTS).max(1);
         let mut roc: Vec<(f64, f64)> = curve.iter().copied().step_by(every).collect();
         if roc.last() != curve.last() {
@@ -190,14 +246,17 @@ pub(crate) fn section(
     draft: Draft,
     records: &BTreeMap<String, OodRecord>,
     score: OodScore,
+    positive: OodPositive,
 ) -> Draft {
     if records.is_empty() {
         return draft;
     }
     let text = format!(
-        "How well images of another kind are told from the test images by {}. They are the positive \
-         case.",
-        score.in_words()
+        "How well images of another kind are told from the test images by {}. The \
+         positive class are the {} images: AUPR is the precision of finding them, and the last column \
+         the share of the others that are taken for them where 95 % of them are found.",
+        score.in_words(),
+        positive.in_words()
     );
     let row = |(name, record): (&String, &OodRecord)| {
         vec![
@@ -210,10 +269,11 @@ pub(crate) fn section(
     };
     let rows: Vec<Vec<String>> = records.iter().map(row).collect();
     let curve = |(name, record): (&String, &OodRecord)| Series::new(name, record.roc.clone());
+    let (false_positives, true_positives) = positive.axes();
     let roc = Lines {
         title: "ROC".to_owned(),
-        x_label: "test images taken for out-of-distribution".to_owned(),
-        y_label: "out-of-distribution images that are found".to_owned(),
+        x_label: false_positives.to_owned(),
+        y_label: true_positives.to_owned(),
         series: records.iter().map(curve).collect(),
         x_range: Some((0.0, 1.0)),
         y_range: Some((0.0, 1.0)),
@@ -253,15 +313,53 @@ mod tests {
     fn records_hold_a_curve_and_two_histograms() {
         let far: Vec<f64> = (0..1000).map(|i| f64::from(i) / 1000.0).collect();
         let near: Vec<f64> = (0..3000).map(|i| f64::from(i) / 6000.0).collect();
-        let record = OodRecord::new(&far, &near).unwrap();
-        assert!(record.roc.len() <= ROC_POINTS + 1);
-        assert_eq!((record.roc[0], *record.roc.last().unwrap()), ((0.0, 0.0), (1.0, 1.0)));
-        for shares in [&record.out_of_distribution, &record.in_distribution] {
-            assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        for positive in [OodPositive::InDistribution, OodPositive::OutOfDistribution] {
+            let record = OodRecord::new(&far, &near, positive).unwrap();
+            assert!(record.roc.len() <= ROC_POINTS + 1);
+            assert_eq!((record.roc[0], *record.roc.last().unwrap()), ((0.0, 0.0), (1.0, 1.0)));
+            for shares in [&record.out_of_distribution, &record.in_distribution] {
+                assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+            }
+            // The histograms are of the scores, whichever side is positive.
+            let [low, high] = [0, BINS - 1].map(|bin| record.in_distribution[bin]);
+            assert!((low - 0.05).abs() < 1e-2 && high == 0.0, "{low} {high}");
+            assert!((record.auroc - 0.75).abs() < 1e-3);
+            let same = OodRecord::new(&[0.5; 3], &[0.5; 4], positive).unwrap();
+            assert_eq!((same.auroc, same.in_distribution[0]), (0.5, 1.0));
+            assert_eq!(OodRecord::new(&[], &[1.0], positive), None);
         }
-        assert!((record.auroc - 0.75).abs() < 1e-3);
-        let same = OodRecord::new(&[0.5; 3], &[0.5; 4]).unwrap();
-        assert_eq!((same.auroc, same.in_distribution[0]), (0.5, 1.0));
-        assert_eq!(OodRecord::new(&[], &[1.0]), None);
+    }
+
+    #[test]
+    fn the_positive_class_is_the_one_that_is_found() {
+        // Nine test images look alike, the tenth like the one image of another kind.
+        let near = [[0.1; 9].as_slice(), &[0.9]].concat();
+        let found = |positive| OodRecord::new(&[0.9], &near, positive).unwrap();
+        let inside = found(OodPositive::InDistribution);
+        let outside = found(OodPositive::OutOfDistribution);
+        assert_eq!((inside.auroc, outside.auroc), (0.95, 0.95));
+        // All ten are needed for 95 %, and the stranger comes with the tenth.
+        assert_eq!((inside.fpr95, outside.fpr95), (1.0, 0.1));
+        assert!((inside.aupr - (0.9 + 0.1 * 10.0 / 11.0)).abs() < 1e-12);
+        assert_eq!(outside.aupr, 0.5);
+        // One step to nine tenths of the test images without any other, and along the curve's top.
+        assert_eq!(inside.roc, [(0.0, 0.0), (0.0, 0.9), (1.0, 1.0)]);
+        assert_eq!(outside.roc, [(0.0, 0.0), (0.1, 1.0), (1.0, 1.0)]);
+    }
+
+    #[test]
+    fn the_page_says_which_images_are_positive() {
+        let said = |positive| {
+            let record = OodRecord::new(&[0.9, 0.4], &[0.1, 0.5], positive).unwrap();
+            let records = BTreeMap::from([("far".to_owned(), record)]);
+            let draft = Draft::new(omma_report::Page::new("", ""));
+            section(draft, &records, OodScore::default(), positive).finish().html
+        };
+        let inside = said(OodPositive::InDistribution);
+        assert!(inside.contains("positive class are the in-distribution images"), "{inside}");
+        assert!(inside.contains("out-of-distribution images taken for test images"));
+        let outside = said(OodPositive::OutOfDistribution);
+        assert!(outside.contains("positive class are the out-of-distribution images"));
+        assert!(outside.contains("test images taken for out-of-distribution"));
     }
 }

@@ -10,14 +10,14 @@ use omma_data::{
 use omma_report::{Bars, Lines, Series};
 use serde::{Deserialize, Serialize};
 
-use super::test::TestProtocol;
+use super::test::{TestProtocol, TestRecord};
 use crate::{
     error::Result,
-    metrics::mean_softmax,
     report::{Draft, Fact, Figure, percent, score_row},
     stream::{Images, Watcher},
     summary::Summary,
     system::System,
+    tally::{DiversityRecord, Tally},
 };
 
 /// What is done to the test images.
@@ -29,19 +29,41 @@ pub struct ShiftProtocol {
     pub seed: u64,
 }
 
+/// What is found on corrupted images: of one severity, or the mean of several.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Shifted {
+    /// Scores of the mean of the members' probabilities.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// How the members differ (paper 000 Table 15); nothing for one member, and in records of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diversity: Option<DiversityRecord>,
+}
+
+impl Shifted {
+    fn mean<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
+        let diversity: Vec<_> = all.clone().map(|one| one.diversity).collect();
+        Self {
+            summary: Summary::mean(all.map(|one| &one.summary)),
+            diversity: DiversityRecord::mean(&diversity),
+        }
+    }
+}
+
 /// One corruption.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShiftRecord {
     /// The mean over severities.
     #[serde(flatten)]
-    pub summary: Summary,
+    pub overall: Shifted,
     /// Severity 1 to 5.
-    pub severities: Vec<Summary>,
+    pub severities: Vec<Shifted>,
 }
 
 impl ShiftRecord {
-    fn new(severities: Vec<Summary>) -> Self {
-        Self { summary: Summary::mean(&severities), severities }
+    fn new(severities: Vec<Shifted>) -> Self {
+        Self { overall: Shifted::mean(severities.iter()), severities }
     }
 }
 
@@ -80,16 +102,16 @@ pub(super) fn shift(
                 data: data.clone(),
                 change: Some(Arc::new(change)),
             };
-            let mut scores = binning.scores();
+            let mut tally = Tally::new(binning, system.members());
             images.logits(system, batch, watcher, |logits, label| {
-                scores.add(&mean_softmax(logits, 1.0), label);
+                tally.add(logits, label);
             })?;
-            severities.push(binning.summary(&scores));
+            severities.push(Shifted { summary: tally.summary(), diversity: tally.diversity() });
         }
         corruptions.insert(corruption.name().to_owned(), ShiftRecord::new(severities));
     }
     let at = |severity: usize| {
-        Summary::mean(corruptions.values().map(|record: &ShiftRecord| &record.severities[severity]))
+        Shifted::mean(corruptions.values().map(|record: &ShiftRecord| &record.severities[severity]))
     };
     let mean = ShiftRecord::new((0..SEVERITIES).map(at).collect());
     Ok(Shift { samples: data.len(), mean, corruptions })
@@ -97,44 +119,52 @@ pub(super) fn shift(
 
 impl Shift {
     pub(crate) fn fact(&self) -> Fact {
-        let Summary { error, nll, .. } = self.mean.summary;
+        let Summary { error, nll, .. } = self.mean.overall.summary;
         ("Error on corrupted images", percent(error), format!("NLL {nll:.3}"))
     }
 
-    /// - `clean`: the scores of the test images as they are
-    pub(crate) fn section(&self, draft: Draft, clean: &Summary) -> Draft {
+    /// - `test`: of the images as they are
+    pub(crate) fn section(&self, draft: Draft, test: &TestRecord) -> Draft {
+        let clean = Shifted { summary: test.summary, diversity: test.diversity };
         let text = format!(
             "{} test images under fifteen corruptions in five severities; severity 0 is the test as \
              it is.",
             self.samples
         );
-        let header = ["corruption", "error", "NLL", "Brier", "ECE", "error at severity 5"];
+        let accuracy = |at: &Shifted| 100.0 * (1.0 - at.summary.error);
+        let mut figures = vec![
+            self.lines("shift-accuracy", "Accuracy", "%", &clean, accuracy),
+            self.lines("shift-nll", "NLL", "nats", &clean, |at| at.summary.nll),
+            self.lines("shift-ece", "Calibration error", "%", &clean, |at| 100.0 * at.summary.ece),
+            ("shift-corruptions".to_owned(), self.bars(&test.summary)),
+        ];
+        let mut header = vec!["corruption", "error", "NLL", "Brier", "ECE", "error at severity 5"];
+        if self.mean.overall.diversity.is_some() {
+            header.extend(["KL", "cosine", "disagreement"]);
+            let kl = |at: &Shifted| at.diversity.map_or(f64::NAN, |diversity| diversity.kl);
+            figures.push(self.lines("shift-kl", "KL between members", "nats", &clean, kl));
+        }
         draft
             .add(|page| page.section("Corrupted images").text(&text))
-            .figures(vec![
-                self.lines("shift-accuracy", "Accuracy", "%", clean, |s| 100.0 * (1.0 - s.error)),
-                self.lines("shift-nll", "NLL", "nats", clean, |s| s.nll),
-                self.lines("shift-ece", "Calibration error", "%", clean, |s| 100.0 * s.ece),
-                ("shift-corruptions".to_owned(), self.bars(clean)),
-            ])
+            .figures(figures)
             .add(|page| page.table(&header, &self.rows()))
     }
 
-    /// A score over severities: the mean, and the corruptions that it is highest and lowest for.
+    /// A number over severities: the mean, and the corruptions that it is highest and lowest for.
     fn lines(
         &self,
         file: &str,
         title: &str,
         y_label: &str,
-        clean: &Summary,
-        of: fn(&Summary) -> f64,
+        clean: &Shifted,
+        of: fn(&Shifted) -> f64,
     ) -> Figure {
-        let points = |severities: &[Summary]| {
+        let points = |severities: &[Shifted]| {
             let all = std::iter::once(clean).chain(severities).enumerate();
-            all.map(|(severity, scores)| (severity as f64, of(scores))).collect()
+            all.map(|(severity, at)| (severity as f64, of(at))).collect()
         };
         let mut by_effect: Vec<_> = self.corruptions.iter().collect();
-        by_effect.sort_by(|a, b| of(&b.1.summary).total_cmp(&of(&a.1.summary)));
+        by_effect.sort_by(|a, b| of(&b.1.overall).total_cmp(&of(&a.1.overall)));
         let ends = [by_effect.first(), by_effect.last()];
         let mut series = vec![Series::new("mean of all", points(&self.mean.severities))];
         series.extend(ends.into_iter().flatten().map(|(name, record)| Series {
@@ -147,7 +177,7 @@ impl Shift {
     }
 
     fn bars(&self, clean: &Summary) -> String {
-        let errors = self.corruptions.values().map(|record| 100.0 * record.summary.error);
+        let errors = self.corruptions.values().map(|record| 100.0 * record.overall.summary.error);
         Bars {
             title: "Error by corruption".to_owned(),
             x_label: String::new(),
@@ -163,8 +193,13 @@ impl Shift {
         let corruptions = self.corruptions.iter();
         let records = corruptions.map(|(name, record)| (name.replace('_', " "), record));
         let row = |(name, record): (String, &ShiftRecord)| {
-            let mut row = score_row(&name, &record.summary);
-            row.push(record.severities.last().map(|last| percent(last.error)).unwrap_or_default());
+            let mut row = score_row(&name, &record.overall.summary);
+            let last = record.severities.last();
+            row.push(last.map(|last| percent(last.summary.error)).unwrap_or_default());
+            if let Some(DiversityRecord { kl, cosine, disagreement, .. }) = record.overall.diversity
+            {
+                row.extend([kl, cosine, disagreement].map(|value| format!("{value:.4}")));
+            }
             row
         };
         records.chain([("mean".to_owned(), &self.mean)]).map(row).collect()

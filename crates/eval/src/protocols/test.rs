@@ -9,12 +9,13 @@ use crate::{
     confusion::Confusion,
     error::Result,
     examples::{Example, Examples},
-    metrics::{Diversity, Scores, largest, mean_of_members, softmax},
+    metrics::largest,
     report::{Draft, Fact, Figure, SCORES, percent, score_row},
     routing::{LayerHealth, RoutingTally},
     stream::{Images, Watcher},
     summary::{Binning, ReliabilityBin, Summary},
     system::System,
+    tally::{DiversityRecord, Tally},
 };
 
 /// How test images are looked at.
@@ -46,20 +47,6 @@ pub struct TestRecord {
     pub class_errors: Vec<Option<f64>>,
     /// Reading included.
     pub images_per_second: f64,
-}
-
-/// How the members of an ensemble differ.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct DiversityRecord {
-    /// Kullback–Leibler divergence, mean over ordered pairs, in nats.
-    pub kl: f64,
-    /// Cosine of the probabilities, mean over pairs.
-    pub cosine: f64,
-    /// Share of images on which two members predict different classes, divided by the members' mean
-    /// error (Fort et al. 2019).
-    pub disagreement: f64,
-    /// The share itself.
-    pub disagreement_share: f64,
 }
 
 /// Everything that one pass over the test images shows.
@@ -127,7 +114,16 @@ impl Test {
         })?;
         let seconds = started.elapsed().as_secs_f64().max(1e-9);
         let class_errors = confusion.class_errors(classes);
-        let record = tally.record(class_errors, seconds);
+        let record = TestRecord {
+            samples: tally.samples(),
+            summary: tally.summary(),
+            binning: protocol.binning,
+            members: tally.members(),
+            diversity: tally.diversity(),
+            reliability: tally.reliability(),
+            class_errors,
+            images_per_second: tally.samples() as f64 / seconds,
+        };
         let routing = routing.iter_mut().map(RoutingTally::take).collect();
         Ok(Self { record, confusion, examples, routing })
     }
@@ -135,65 +131,6 @@ impl Test {
     /// Share of the images that the system gets right.
     pub fn accuracy(&self) -> f64 {
         1.0 - self.record.summary.error
-    }
-}
-
-/// Scores of an ensemble and of its members, summed as predictions come.
-struct Tally {
-    binning: Binning,
-    ensemble: Scores,
-    members: Vec<Scores>,
-    diversity: Option<Diversity>,
-}
-
-impl Tally {
-    fn new(binning: Binning, members: usize) -> Self {
-        Self {
-            binning,
-            ensemble: binning.scores(),
-            // An ensemble of one is its member.
-            members: vec![binning.scores(); if members > 1 { members } else { 0 }],
-            diversity: Diversity::new(members),
-        }
-    }
-
-    /// Adds an image, and gives the mean of the members' probabilities, `[classes]`.
-    ///
-    /// - `logits`: `[M]` of `[classes]`
-    fn add(&mut self, logits: &[&[f32]], label: usize) -> Vec<f64> {
-        let own: Vec<Vec<f64>> = logits.iter().map(|logits| softmax(logits, 1.0)).collect();
-        let own: Vec<&[f64]> = own.iter().map(Vec::as_slice).collect();
-        self.members.iter_mut().zip(&own).for_each(|(scores, own)| scores.add(own, label));
-        if let Some(diversity) = &mut self.diversity {
-            diversity.add(&own);
-        }
-        let mean = mean_of_members(own.iter().copied());
-        self.ensemble.add(&mean, label);
-        mean
-    }
-
-    fn record(&self, class_errors: Vec<Option<f64>>, seconds: f64) -> TestRecord {
-        let summary = |scores: &Scores| self.binning.summary(scores);
-        let members: Vec<Summary> = self.members.iter().map(summary).collect();
-        let diversity = self.diversity.as_ref().map(|diversity| {
-            let (error, share) = (Summary::mean(&members).error, diversity.disagreement());
-            DiversityRecord {
-                kl: diversity.kl(),
-                cosine: diversity.cosine(),
-                disagreement: if error > 0.0 { share / error } else { 0.0 },
-                disagreement_share: share,
-            }
-        });
-        TestRecord {
-            samples: self.ensemble.samples(),
-            summary: summary(&self.ensemble),
-            binning: self.binning,
-            members,
-            diversity,
-            reliability: self.binning.reliability(&self.ensemble),
-            class_errors,
-            images_per_second: self.ensemble.samples() as f64 / seconds,
-        }
     }
 }
 

@@ -1,40 +1,42 @@
 //! The page of several evaluations beside each other.
 
-use std::collections::BTreeSet;
-
 use omma_report::{Bars, Better, Dot, Lines, Page, Scatter, Series};
 
 use super::{Report, file_name};
 use crate::{
-    compare::{Comparison, Grid, Row},
+    compare::{Comparison, Gain, Grid, Row, Table},
     metrics::Estimate,
 };
 
 /// The table of all systems, the fronts of quality against cost, gains and the grid.
 pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Report {
-    let (header, rows) = comparison.table();
-    let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut figures = fronts(comparison);
-    let mut page = Page::new(title, about)
-        .section("Systems")
-        .text(
-            "Means over seeds, with their standard errors. Less is better but for AUROC; KL says how \
-             much the members of an ensemble differ.",
-        )
-        .table(&header, &rows)
+    let mut page = with_table(
+        Page::new(title, about).section("Systems").text(
+            "Means over seeds, with their standard errors. Less is better; KL says how much the members \
+             of an ensemble differ.",
+        ),
+        &comparison.systems_table(),
+    );
+    if let (Some(table), Some(positive)) = (comparison.ood_table(), comparison.ood_positive) {
+        let text = format!(
+            "The positive class are the {} images. More is better for AUROC and AUPR, less for the share \
+             of the other images that are taken for positive where 95 % of the positive are found (FPR95).",
+            positive.in_words()
+        );
+        page = with_table(page.section("Out-of-distribution images").text(&text), &table);
+    }
+    page = page
         .section("Quality against cost")
         .text("What no other system beats at its cost is on the dashed front.")
         .figures(figures.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
-    if !comparison.gains.is_empty() {
+    if let Some(table) = comparison.gains_table() {
         let gains = gain_figure(comparison);
-        page = page
-            .section("Gains")
-            .text(&format!("Percent less than {}.", comparison.baseline))
-            .table(
-                &["system", "NLL", "error", "ECE", "training FLOPs", "NLL, normalised"],
-                &gain_rows(comparison),
-            )
-            .figures([gains.1.clone()]);
+        let text = format!(
+            "Percent less than {}. Shifted NLL is that on corrupted images (paper 000, Table 24).",
+            comparison.baseline
+        );
+        page = with_table(page.section("Gains").text(&text), &table).figures([gains.1.clone()]);
         figures.push(gains);
     }
     if let Some(grid) = &comparison.grid {
@@ -52,60 +54,9 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
     Report { html: page.html(), figures }
 }
 
-fn cell(estimate: Option<Estimate>, factor: f64, digits: usize) -> String {
-    estimate.map_or("—".to_owned(), |value| format!("{:.digits$}", value.times(factor)))
-}
-
-impl Comparison {
-    /// Names of all out-of-distribution data sets.
-    fn ood_sets(&self) -> BTreeSet<&String> {
-        self.rows.iter().flat_map(|row| row.auroc.keys()).collect()
-    }
-
-    /// Header and rows of the table.
-    pub fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        let ood_sets = self.ood_sets();
-        let shifted = self.rows.iter().any(|row| row.shift_error.is_some());
-        let mut header: Vec<String> =
-            ["system", "runs", "error %", "NLL", "ECE %", "KL", "MFLOPs"].map(str::to_owned).into();
-        if shifted {
-            header.extend(["shifted error %", "shifted NLL", "shifted ECE %"].map(str::to_owned));
-        }
-        header.extend(ood_sets.iter().map(|name| format!("AUROC % {name}")));
-        let row = |row: &Row| {
-            let mut cells = vec![
-                row.label.clone(),
-                row.runs.to_string(),
-                cell(Some(row.error), 100.0, 2),
-                cell(Some(row.nll), 1.0, 4),
-                cell(Some(row.ece), 100.0, 2),
-                cell(row.kl, 1.0, 4),
-                format!("{:.1}", row.cost.training_flops as f64 / 1e6),
-            ];
-            if shifted {
-                cells.push(cell(row.shift_error, 100.0, 2));
-                cells.push(cell(row.shift_nll, 1.0, 4));
-                cells.push(cell(row.shift_ece, 100.0, 2));
-            }
-            cells.extend(ood_sets.iter().map(|name| cell(row.auroc.get(*name).copied(), 100.0, 2)));
-            cells
-        };
-        (header, self.rows.iter().map(row).collect())
-    }
-
-    /// The table in Markdown.
-    pub fn markdown(&self) -> String {
-        let (header, rows) = self.table();
-        let line = |cells: &[String]| {
-            let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
-            format!("| {} |\n", cells.join(" | "))
-        };
-        let rule: Vec<String> =
-            (0..header.len()).map(|i| if i == 0 { "---" } else { "---:" }.to_owned()).collect();
-        let mut text = line(&header) + &line(&rule);
-        rows.iter().for_each(|row| text += &line(row));
-        text
-    }
+fn with_table(page: Page, table: &Table) -> Page {
+    let header: Vec<&str> = table.header.iter().map(String::as_str).collect();
+    page.table(&header, &table.rows)
 }
 
 fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
@@ -173,31 +124,21 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
     figures
 }
 
-fn gain_rows(comparison: &Comparison) -> Vec<Vec<String>> {
-    let signed =
-        |value: Option<f64>| value.map_or("—".to_owned(), |value| format!("{value:+.1} %"));
-    let gains = comparison.gains.iter().map(|gain| {
-        let mut row = vec![gain.label.clone()];
-        let all = [gain.nll, gain.error, gain.ece, gain.flops, gain.normalised_nll];
-        row.extend(all.map(signed));
-        row
-    });
-    gains.collect()
-}
-
 fn gain_figure(comparison: &Comparison) -> (String, String) {
-    let of = |value: fn(&crate::compare::Gain) -> Option<f64>| {
-        comparison.gains.iter().map(|gain| value(gain).unwrap_or(0.0)).collect::<Vec<f64>>()
+    let of = |value: fn(&Gain) -> Option<f64>| {
+        comparison.gains.iter().map(|gain| value(gain).unwrap_or(f64::NAN)).collect::<Vec<f64>>()
     };
+    let mut groups =
+        vec![("NLL".to_owned(), of(|gain| gain.nll)), ("error".to_owned(), of(|gain| gain.error))];
+    if comparison.gains.iter().any(|gain| gain.shift_nll.is_some()) {
+        groups.insert(1, ("shifted NLL".to_owned(), of(|gain| gain.shift_nll)));
+    }
     let bars = Bars {
         title: format!("Gains over {}", comparison.baseline),
         x_label: String::new(),
         y_label: "% less".to_owned(),
         labels: comparison.gains.iter().map(|gain| gain.label.clone()).collect(),
-        groups: vec![
-            ("NLL".to_owned(), of(|gain| gain.nll)),
-            ("error".to_owned(), of(|gain| gain.error)),
-        ],
+        groups,
         reference: None,
     };
     ("gains".to_owned(), bars.svg())

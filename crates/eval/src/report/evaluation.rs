@@ -19,9 +19,10 @@ pub fn evaluation_page(evaluation: &Evaluation) -> Report {
     }
     draft = evaluation.test.members_section(draft);
     if let Some(shift) = &evaluation.shift {
-        draft = shift.section(draft, &evaluation.test.summary);
+        draft = shift.section(draft, &evaluation.test);
     }
-    draft = ood::section(draft, &evaluation.ood, evaluation.ood_score);
+    let Evaluation { ood, ood_score, ood_positive, .. } = evaluation;
+    draft = ood::section(draft, ood, *ood_score, *ood_positive);
     draft.add(|page| page.section("Cost").table(&["", ""], &cost(evaluation))).finish()
 }
 
