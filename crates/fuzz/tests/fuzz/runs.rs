@@ -123,7 +123,7 @@ fn evaluation() {
             if let Ok(comparison) = Comparison::new(&both, None) {
                 let _ = comparison_page(&comparison, "x", "y");
                 let _ = comparison.markdown();
-                let _ = comparison.table();
+                let _ = comparison.tables();
             }
         }
     });

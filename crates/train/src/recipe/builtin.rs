@@ -119,25 +119,29 @@ mod tests {
     }
 
     /// Paper 001 §3.1: the capacities of token choice, expert choice and soft routing match each other, so
-    /// that experts do the same work; what is left is the routers' own, which is more for a column per slot.
+    /// that experts have the same parameters and do the same work. What differs is routing itself: a column
+    /// per expert to multiply with, or one per slot, and then two mixtures.
     #[test]
     fn routers_are_compared_at_the_same_parameters_and_work() {
         for c in [1, 2] {
             let cost = |name: &str| {
                 let model = router_recipe(name, c).model;
                 let cost = model.cost(model.image.resolution).unwrap();
-                (cost.params_total as f64, cost.forward_macs as f64)
+                (cost.params_total, cost.forward_macs)
             };
             let (parameters, work) = cost("softmax-token-choice");
+            let (layers, width, tokens, experts) = (2, 96, 64, 8);
             for (name, _) in ROUTERS {
-                let (own_parameters, own_work) = cost(name);
-                let soft = *name == "soft";
-                let (more, dearer) = (own_parameters / parameters, own_work / work);
-                assert!(soft || (more, dearer) == (1.0, 1.0), "{name}: {more} {dearer}");
-                assert!(
-                    (1.0..1.06).contains(&more) && (1.0..1.08).contains(&dearer),
-                    "{more} {dearer}"
-                );
+                let expected = match *name {
+                    "soft" => {
+                        let slots = experts * 8 * c as u64;
+                        let columns = width * (slots - experts) + 1; // and the factor of its logits
+                        let mixing = tokens * width * (3 * slots - experts);
+                        (parameters + layers * columns, work + layers * mixing)
+                    }
+                    _ => (parameters, work),
+                };
+                assert_eq!(cost(name), expected, "{name} at {c}");
             }
         }
     }
