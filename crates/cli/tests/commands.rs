@@ -87,6 +87,34 @@ fn a_timm_model_becomes_a_mixture_and_an_ensemble() {
     run(&["adapt", &dense, &be, "--to", "be", "--set", "batch_ensemble.placement=last-1"]);
     run(&["adapt", &sparse, &mimo, "--to", "mimo", "--set", "mimo.members=3"]);
     assert!(fail(&["adapt", &dense, &at(&folder, "x"), "--to", "e3"]).contains("omma upcycle"));
+    // Every setting of the experts counts, and the order of the experts is the user's choice.
+    let variants: [(&str, &[&str], Value); 4] = [
+        (
+            "overlap",
+            &["moe.overlap=2"],
+            serde_json::json!({"kind": "members", "members": 2, "overlap": 2}),
+        ),
+        ("parts", &["moe.partition=2"], serde_json::json!({"kind": "partition", "subsets": 2})),
+        ("tiling", &["moe.own_experts=false"], serde_json::json!({"kind": "all"})),
+        (
+            "four",
+            &["moe.members=4"],
+            serde_json::json!({"kind": "members", "members": 4, "overlap": 0}),
+        ),
+    ];
+    for (name, settings, pool) in variants {
+        let output = at(&folder, name);
+        let mut arguments = vec!["adapt", &sparse, &output, "--to", "e3", "--permute"];
+        settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+        run(&arguments);
+        let json: Value = serde_json::from_str(&run(&["inspect", &output, "--json"])).unwrap();
+        assert_eq!(json["config"]["encoder"]["moe"]["router"]["pool"], pool, "{name}");
+    }
+    let refused = ["adapt", &dense, &at(&folder, "x"), "--to", "be", "--permute"];
+    assert!(fail(&refused).contains("--permute is about experts"));
+    assert!(
+        fail(&["adapt", &e3, &at(&folder, "x"), "--to", "e3", "--permute"]).contains("cut already")
+    );
     assert!(fail(&["upcycle", &dense, &at(&folder, "x")]).contains("moe.experts=8"));
 
     let json: Value = serde_json::from_str(&run(&["inspect", &e3, "--json"])).unwrap();
