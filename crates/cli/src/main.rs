@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod class_subset;
 mod commands;
 mod device;
 mod interrupt;

@@ -1,5 +1,8 @@
 //! `omma eval`, `fewshot`, `predict`, `compare` and `study` as a user types them.
 
+#[path = "eval/subset.rs"]
+mod subset;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -54,6 +57,10 @@ fn error(mut command: Command) -> String {
     let text = String::from_utf8(output).unwrap();
     assert!(!text.contains("panicked"), "{text}");
     text
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
 }
 
 fn text(path: &Path) -> &str {

@@ -18,7 +18,8 @@ pub type Result<T, E = EvalError> = std::result::Result<T, E>;
 pub enum EvalError {
     #[error(
         "{model} tells {head} classes apart, but {data} has {classes}; give the data that the model \
-         was trained on, or train a new classifier (`omma train --init`)"
+         was trained on, judge it among these classes if they are some of its own (`omma eval \
+         --class-subset`), or train a new classifier (`omma train --init`)"
     )]
     Classes { model: String, head: usize, data: String, classes: usize },
     #[error(
@@ -31,6 +32,10 @@ pub enum EvalError {
          the second"
     )]
     Ensemble { first: String, other: String, what: &'static str, left: String, right: String },
+    #[error(
+        "{model} has {of} classes, numbered from 0 and each judged once; {class} is none to judge among"
+    )]
+    Judged { model: String, of: usize, class: usize },
     #[error("{data} has no images to judge by")]
     Empty { data: String },
     #[error("{model} has an output that is not a number for image {index} of {data}")]

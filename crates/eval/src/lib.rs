@@ -53,5 +53,5 @@ pub use protocols::{
 };
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary};
-pub use system::{Outputs, System, SystemCost, SystemKind};
+pub use system::{JudgedClasses, Outputs, System, SystemCost, SystemKind};
 pub use tally::DiversityRecord;

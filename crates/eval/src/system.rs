@@ -1,6 +1,6 @@
 //! What is judged: one model, or several as one.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_base::Seed;
 use omma_data::{Batch, Pixels};
 use omma_model::{ModelConfig, MoeConfig, Output, VisionTransformer, systems::DeepEnsemble};
@@ -17,6 +17,8 @@ use crate::{
 pub struct System {
     names: Vec<String>,
     ensemble: DeepEnsemble,
+    /// Places of the classes that it is judged among; nothing for all of them, as they are.
+    judged: Option<Vec<usize>>,
     pixels: Pixels,
     device: Device,
     /// Where MC samples and the noise of routers come from.
@@ -84,6 +86,13 @@ impl SystemKind {
     }
 }
 
+/// That a system was judged among fewer classes than it tells apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JudgedClasses {
+    /// Classes that it tells apart.
+    pub of: usize,
+}
+
 /// What one image costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SystemCost {
@@ -123,12 +132,29 @@ impl System {
         }
         let ensemble = DeepEnsemble::new(models)?;
         let pixels = pixels.expect("an ensemble has a first model");
-        Ok(Self { names, ensemble, pixels, device: device.clone(), seed: Seed::new(0) })
+        let (device, seed) = (device.clone(), Seed::new(0));
+        Ok(Self { names, ensemble, judged: None, pixels, device, seed })
     }
 
     /// The same with predictions that are drawn from another seed, where they are drawn at all.
     pub fn drawn_from(self, seed: Seed) -> Self {
         Self { seed, ..self }
+    }
+
+    /// The same, told to choose among some of its classes alone: its logits are those of `classes`, in this
+    /// order. What the models think of the other classes is gone before any softmax, as where models of
+    /// 1000 classes are judged by the 200 of ImageNet-A (paper 000 App. A.6, L.6).
+    pub fn restricted_to(self, classes: Vec<usize>) -> Result<Self> {
+        let of = self.ensemble.models()[0].config().classes();
+        let mut counted = vec![false; of];
+        for class in &classes {
+            match counted.get_mut(*class) {
+                Some(counted) if !*counted => *counted = true,
+                _ if of == 0 => return Err(EvalError::NoHead { model: self.name() }),
+                _ => return Err(EvalError::Judged { model: self.name(), of, class: *class }),
+            }
+        }
+        Ok(Self { judged: Some(classes), ..self })
     }
 
     /// Its models' names, joined.
@@ -152,7 +178,13 @@ impl System {
 
     /// Classes that are told apart; 0 without a classifier.
     pub(crate) fn classes(&self) -> usize {
-        self.ensemble.models()[0].config().classes()
+        self.judged.as_ref().map_or_else(|| self.ensemble.models()[0].config().classes(), Vec::len)
+    }
+
+    /// What it is restricted to, if that is less than all.
+    pub(crate) fn judged_classes(&self) -> Option<JudgedClasses> {
+        let of = self.ensemble.models()[0].config().classes();
+        (self.classes() < of).then_some(JudgedClasses { of })
     }
 
     /// Which kind, by its first model.
@@ -206,7 +238,7 @@ impl System {
             logits.push(output.predictions.logits);
             routings.push(output.routings);
         }
-        Ok(Outputs::new(Tensor::cat(logits, 0), routings))
+        Ok(Outputs::new(self.of_judged(Tensor::cat(logits, 0)), routings))
     }
 
     /// Per model, `[M, B, features]`: what the members' classifiers see. The batch gives its pixels
@@ -230,6 +262,14 @@ impl System {
             let mode = model.config().prediction_mode(seed.numbered(number));
             Ok(model.forward(images.clone(), &mode)?)
         })
+    }
+
+    /// `[M, B, classes]`: the columns of the classes that it is judged among.
+    fn of_judged(&self, logits: Tensor<3>) -> Tensor<3> {
+        let Some(classes) = &self.judged else { return logits };
+        let places: Vec<i64> = classes.iter().map(|class| *class as i64).collect();
+        let places = TensorData::new(places, [classes.len()]);
+        logits.select(2, Tensor::<1, Int>::from_data(places, &self.device))
     }
 
     pub(crate) fn device(&self) -> &Device {

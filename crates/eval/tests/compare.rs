@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use omma_eval::{
-    Binning, DiversityRecord, Evaluation, OodPositive, OodRecord, OodScore, Shift, ShiftRecord,
-    Shifted, Summary, SystemCost, SystemKind, TestRecord, compare::Comparison,
+    Binning, DiversityRecord, Evaluation, JudgedClasses, OodPositive, OodRecord, OodScore, Shift,
+    ShiftRecord, Shifted, Summary, SystemCost, SystemKind, TestRecord, compare::Comparison,
     report::comparison_page,
 };
 
@@ -15,6 +15,7 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         models: vec![format!("{label}-{nll}"); kind.models],
         data: "made up".to_owned(),
         classes: vec!["a".to_owned(), "b".to_owned()],
+        judged_classes: None,
         test: TestRecord {
             samples: 100,
             summary: Summary { error: nll / 4.0, nll, brier: 0.3, ece: 0.02 },
@@ -181,6 +182,9 @@ fn what_cannot_be_compared_is_said() {
         Evaluation { test: TestRecord { binning: cut, ..here.test.clone() }, ..here.clone() };
     let message = Comparison::new(&[here.clone(), binned], None).unwrap_err().to_string();
     assert!(message.contains("15 bins of equal width") && message.contains("20 bins"), "{message}");
+    let among = Evaluation { judged_classes: Some(JudgedClasses { of: 9 }), ..here.clone() };
+    let message = Comparison::new(&[here.clone(), among], None).unwrap_err().to_string();
+    assert!(message.contains("by 100 images of made up, a by 100 images of made up, among 2 of 9"));
     assert!(Comparison::new(&[here], Some("c")).unwrap_err().to_string().contains("\"c\""));
 }
 

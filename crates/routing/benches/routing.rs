@@ -14,7 +14,7 @@ use std::{
 use burn::tensor::{Device, Tensor, TensorData};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use omma_kernels::linear;
-use omma_routing::{Context, Layout, Router, RouterConfig, Seed, Soft};
+use omma_routing::{Allocation, Context, Layout, Order, Router, RouterConfig, Seed, Soft};
 use rand::RngExt;
 
 /// The allocator that programs built from this workspace use.
@@ -62,13 +62,22 @@ fn routers(experts: usize) -> Vec<(&'static str, RouterConfig, bool)> {
     let slots = Soft::slots_for(TOKENS_PER_IMAGE, experts, 1.0).unwrap();
     vec![
         ("softmax token choice", RouterConfig::softmax_token_choice(experts, K), false),
-        ("softmax token choice, training", RouterConfig::softmax_token_choice(experts, K), true),
+        ("softmax token choice, training", by_priority(experts), true),
         ("sinkhorn token choice", RouterConfig::sinkhorn_token_choice(experts, K), true),
         ("softmax expert choice", RouterConfig::softmax_expert_choice(experts, 1.0), false),
         ("sinkhorn expert choice", RouterConfig::sinkhorn_expert_choice(experts, 1.0), false),
         ("sparse expert choice", RouterConfig::sparse_expert_choice(experts, 1.0), false),
         ("soft", RouterConfig::soft(experts, slots), false),
     ]
+}
+
+/// V-MoE's router with batch priority, which sorts the tokens: the most that token choice does.
+fn by_priority(experts: usize) -> RouterConfig {
+    let mut config = RouterConfig::softmax_token_choice(experts, K);
+    if let Allocation::TokenChoice(choice) = &mut config.allocation {
+        choice.order = Order::MaxGate;
+    }
+    config
 }
 
 fn every_router(criterion: &mut Criterion) {
@@ -139,7 +148,7 @@ fn share_of_experts() {
             black_box(linear(linear(input.clone(), up.clone(), None), down.clone(), None));
         }
     };
-    let config = RouterConfig::softmax_token_choice(experts, K);
+    let config = by_priority(experts);
     let (inference, training) = (Job::new(&config, tokens, false), Job::new(&config, tokens, true));
     let [gemms, inference, training] =
         medians(15, [&mut experts_gemms, &mut || inference.run(), &mut || training.run()]);

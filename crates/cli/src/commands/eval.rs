@@ -14,6 +14,7 @@ use omma_eval::{
 };
 
 use crate::{
+    class_subset,
     subject::{Candidate, Data, check_distinct, compare_names, ood_sets, system},
     table::{note, say, table},
     watch::Watch,
@@ -30,7 +31,8 @@ use crate::{
 ///   omma eval runs/vmoe-1 runs/vmoe-2                        a deep ensemble of two
 ///   omma eval runs/fashion-vmoe-1 --ood kmnist=data/kmnist --ood-score energy
 ///   omma eval vit.safetensors --data photos/ --json
-///   omma eval runs/vmoe-1 --set moe.k=4                      more experts per token than it was trained with
+///   omma eval vit.safetensors --data imagenet-a/ --class-subset --model-classes imagenet.txt
+///   omma eval runs/vmoe-1 --set moe.k=4                      more experts per token than in training
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Eval {
@@ -46,6 +48,13 @@ pub(crate) struct Eval {
     /// Judge by so many images at most, evenly spread over the data
     #[arg(long, value_name = "IMAGES", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
+    /// Judge among the data's classes alone, which are found among the models' by their names; logits of
+    /// the others are left out before the softmax
+    #[arg(long)]
+    pub(crate) class_subset: bool,
+    /// Names of the models' classes, one per line or as a JSON list; runs know theirs
+    #[arg(long, value_name = "FILE", requires = "class_subset")]
+    pub(crate) model_classes: Option<PathBuf>,
     /// Fifteen corruptions in five severities as well
     #[arg(long)]
     pub(crate) shift: bool,
@@ -150,16 +159,29 @@ impl Eval {
         let split = if self.split == Part::Test { Split::Test } else { Split::Train };
         let limit = self.limit.map(|limit| limit as usize);
         let test = data.images(split, limit)?;
-        compare_names(&candidates, &test);
-        let validation = match self.no_temperature || self.split == Part::Train {
+        let judged = match self.class_subset {
+            true => Some(class_subset::places(&candidates, self.model_classes.as_deref(), &test)?),
+            false => None,
+        };
+        if judged.is_none() {
+            compare_names(&candidates, &test);
+        }
+        let validation = match self.no_temperature || self.class_subset || self.split == Part::Train
+        {
             true => None,
             false => data.held_out()?,
         };
         if validation.is_none() && !self.no_temperature {
-            note(
-                "no temperature is fitted: it takes images that all models held out of training, which \
-                 are known for runs of one data set, judged by its test images",
-            );
+            note(match self.class_subset {
+                true => {
+                    "no temperature is fitted: images that training held out are of all classes, and the \
+                     models are judged among some (--class-subset)"
+                }
+                false => {
+                    "no temperature is fitted: it takes images that all models held out of training, \
+                     which are known for runs of one data set, judged by its test images"
+                }
+            });
         }
         let label = self.label.clone().unwrap_or_else(|| match candidates.as_slice() {
             [one] => one.label(),
@@ -177,7 +199,10 @@ impl Eval {
             format!("{} cannot be made; a report goes into a folder", figures.display())
         })?;
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
-        let system = system(candidates, self.seed, device)?;
+        let mut system = system(candidates, self.seed, device)?;
+        if let Some(judged) = judged {
+            system = system.restricted_to(judged)?;
+        }
         let resolution = system.pixels().resolution;
         let protocol = Protocol {
             label,
@@ -257,7 +282,7 @@ fn show(evaluation: &Evaluation) -> Result<()> {
         );
     }
     let samples = crate::table::grouped(evaluation.test.samples as u64);
-    say(format!("{samples} images of {}", evaluation.data))?;
+    say(format!("{samples} images of {}{}", evaluation.data, evaluation.among()))?;
     say(table(["", "error", "NLL", "Brier", "ECE"], rows, 1))?;
     if let Some(diversity) = &evaluation.test.diversity {
         say(format!("members differ by {}", diversity.in_words()))?;

@@ -185,7 +185,7 @@ fn terms(one: &Evaluation) -> [Option<String>; 4] {
     let Evaluation { data, test, ood, ood_score, ood_positive, .. } = one;
     let asked_ood = |how: String| (!ood.is_empty()).then_some(how);
     [
-        Some(format!("by {} images of {data}", test.samples)),
+        Some(format!("by {} images of {data}{}", test.samples, one.among())),
         Some(format!("with {}", test.binning)),
         asked_ood(format!("out of distribution by {}", ood_score.in_words())),
         asked_ood(format!("with {} images as the positive class", ood_positive.in_words())),

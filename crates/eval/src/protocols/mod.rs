@@ -31,7 +31,7 @@ use crate::{
     error::Result,
     stream::{Images, Watcher},
     summary::Binning,
-    system::{System, SystemCost, SystemKind},
+    system::{JudgedClasses, System, SystemCost, SystemKind},
 };
 
 /// What is asked.
@@ -71,6 +71,8 @@ pub struct Evaluation {
     pub data: String,
     /// Names of the classes.
     pub classes: Vec<String>,
+    /// Where these are only some of those that the models tell apart: how many that is.
+    pub judged_classes: Option<JudgedClasses>,
     /// On the test images as they are.
     #[serde(flatten)]
     pub test: TestRecord,
@@ -89,6 +91,15 @@ pub struct Evaluation {
     pub cost: SystemCost,
     /// The most memory that the process held, where the system says it.
     pub peak_rss_bytes: Option<u64>,
+}
+
+impl Evaluation {
+    /// `, among 200 of 1000 classes`, where these are not all.
+    pub fn among(&self) -> String {
+        let among =
+            |of: JudgedClasses| format!(", among {} of {} classes", self.classes.len(), of.of);
+        self.judged_classes.map(among).unwrap_or_default()
+    }
 }
 
 /// Judges a system.
@@ -127,6 +138,7 @@ pub fn evaluate(
         models: system.names().to_vec(),
         data: protocol.test.name.clone(),
         classes: classes.to_vec(),
+        judged_classes: system.judged_classes(),
         test: test.record,
         temperature: scaled.map(Scaled::record),
         shift,

@@ -8,7 +8,8 @@ use crate::protocols::{Evaluation, ood};
 /// Scores, calibration, members, corruptions and out-of-distribution images on one page.
 pub fn evaluation_page(evaluation: &Evaluation) -> Report {
     let title = format!("Evaluation of {}", evaluation.models.join(" + "));
-    let about = format!("{} images of {}", evaluation.test.samples, evaluation.data);
+    let Evaluation { data, test, .. } = evaluation;
+    let about = format!("{} images of {data}{}", test.samples, evaluation.among());
     let mut facts: Vec<Fact> = evaluation.test.facts();
     facts.extend(evaluation.shift.as_ref().map(|shift| shift.fact()));
     facts.extend(ood::fact(&evaluation.ood));
