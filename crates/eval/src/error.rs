@@ -36,6 +36,8 @@ pub enum EvalError {
         "{model} has {of} classes, numbered from 0 and each judged once; {class} is none to judge among"
     )]
     Judged { model: String, of: usize, class: usize },
+    #[error("{folder} has none of the fifteen corruptions that the mean is over, such as fog.npy")]
+    NoCorruption { folder: String },
     #[error("{data} has no images to judge by")]
     Empty { data: String },
     #[error("{model} has an output that is not a number for image {index} of {data}")]

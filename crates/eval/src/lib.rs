@@ -47,7 +47,7 @@ pub use protocols::{
     fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
     linear::linear_baseline,
     ood::{OodPositive, OodProtocol, OodRecord, OodScore},
-    shift::{Shift, ShiftProtocol, ShiftRecord, Shifted},
+    shift::{Corrupted, Shift, ShiftOrigin, ShiftProtocol, ShiftRecord, Shifted},
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
 };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use omma_eval::{
     Binning, DiversityRecord, Evaluation, JudgedClasses, OodPositive, OodRecord, OodScore, Shift,
-    ShiftRecord, Shifted, Summary, SystemCost, SystemKind, TestRecord, compare::Comparison,
-    report::comparison_page,
+    ShiftOrigin, ShiftRecord, Shifted, Summary, SystemCost, SystemKind, TestRecord,
+    compare::Comparison, report::comparison_page,
 };
 
 fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation {
@@ -51,7 +51,9 @@ fn shifted(evaluation: Evaluation, nll: f64, kl: Option<f64>) -> Evaluation {
     let overall = Shifted { summary: Summary { nll, ..evaluation.test.summary }, diversity };
     let record = ShiftRecord { overall, severities: vec![overall; 5] };
     let corruptions = BTreeMap::from([("fog".to_owned(), record.clone())]);
-    Evaluation { shift: Some(Shift { samples: 100, mean: record, corruptions }), ..evaluation }
+    let (origin, extra) = (Some(ShiftOrigin::Made { seed: 0 }), BTreeMap::new());
+    let shift = Shift { origin, samples: 100, mean: record, extra, corruptions };
+    Evaluation { shift: Some(shift), ..evaluation }
 }
 
 fn dense(family: &str) -> SystemKind {
@@ -209,6 +211,25 @@ fn detections_of_different_sides_are_not_compared() {
     let entropy = Evaluation { ood_score: OodScore::Entropy, ..inside.clone() };
     let message = Comparison::new(&[inside, entropy], None).unwrap_err().to_string();
     assert!(message.contains("largest probability") && message.contains("entropy"), "{message}");
+}
+
+#[test]
+fn corrupted_images_of_different_origins_are_not_compared() {
+    let with = |label: &str, origin: Option<ShiftOrigin>, samples: usize| {
+        let made = shifted(evaluation(label, 0.5, 1_000, dense("s")), 1.0, None);
+        let shift = Shift { origin, samples, ..made.shift.clone().unwrap() };
+        Evaluation { shift: Some(shift), ..made }
+    };
+    let made = || with("a", Some(ShiftOrigin::Made { seed: 0 }), 100);
+    let folder = "CIFAR-10-C".to_owned();
+    let published = with("b", Some(ShiftOrigin::Published { folder }), 100);
+    let message = Comparison::new(&[made(), published], None).unwrap_err().to_string();
+    assert!(message.contains("made here") && message.contains("CIFAR-10-C"), "{message}");
+    let message = Comparison::new(&[made(), with("b", None, 7)], None).unwrap_err().to_string();
+    assert!(message.contains("100 images under 1 corruptions") && message.contains("7 images"));
+    // Another draw of the same, and one of an earlier version, whose seed is not known.
+    let other = with("b", Some(ShiftOrigin::Made { seed: 1 }), 100);
+    Comparison::new(&[made(), other, with("c", None, 100)], None).unwrap();
 }
 
 #[test]

@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::files::fresh_folder;
-use omma_data::Split;
+use omma_data::{Split, corrupt::Corruption, formats::CorruptedSet};
 use omma_eval::{
-    BinKind, Binning, Evaluation, OodPositive, OodProtocol, OodScore, Protocol, ShiftProtocol,
-    Summary, evaluate,
+    BinKind, Binning, Corrupted, Evaluation, Images, OodPositive, OodProtocol, OodScore, Protocol,
+    ShiftProtocol, Summary, evaluate,
     report::{evaluation_page, write_report},
 };
 
@@ -28,6 +28,7 @@ use crate::{
 /// Examples:
 ///   omma eval runs/default-1
 ///   omma eval runs/default-1 --shift --ood world-near-ood,world-far-ood
+///   omma eval runs/cifar10-1 --shift-data CIFAR-10-C
 ///   omma eval runs/vmoe-1 runs/vmoe-2                        a deep ensemble of two
 ///   omma eval runs/fashion-vmoe-1 --ood kmnist=data/kmnist --ood-score energy
 ///   omma eval vit.safetensors --data photos/ --json
@@ -58,7 +59,10 @@ pub(crate) struct Eval {
     /// Fifteen corruptions in five severities as well
     #[arg(long)]
     pub(crate) shift: bool,
-    /// Test images per corruption and severity
+    /// Corrupted images as they were published, instead of making them: a folder in CIFAR-10-C's layout
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["shift", "shift_seed"])]
+    pub(crate) shift_data: Option<PathBuf>,
+    /// Images per corruption and severity
     #[arg(long, value_name = "IMAGES", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) shift_samples: u32,
     /// Where the corruptions' random numbers come from
@@ -159,6 +163,7 @@ impl Eval {
         let split = if self.split == Part::Test { Split::Test } else { Split::Train };
         let limit = self.limit.map(|limit| limit as usize);
         let test = data.images(split, limit)?;
+        let shift = self.shift(&test)?;
         let judged = match self.class_subset {
             true => Some(class_subset::places(&candidates, self.model_classes.as_deref(), &test)?),
             false => None,
@@ -209,10 +214,7 @@ impl Eval {
             fingerprint: fingerprints.join("+"),
             test,
             validation,
-            shift: self.shift.then_some(ShiftProtocol {
-                samples: self.shift_samples as usize,
-                seed: self.shift_seed,
-            }),
+            shift,
             ood: OodProtocol {
                 sets: ood_sets(&self.ood, resolution, limit)?,
                 score: match self.ood_score {
@@ -240,6 +242,28 @@ impl Eval {
         })?;
         write_report(&folder, "eval", &evaluation_page(&evaluation), &evaluation)?;
         Ok((evaluation, folder))
+    }
+
+    /// Corrupted images, if they are asked for.
+    fn shift(&self, test: &Images) -> Result<Option<ShiftProtocol>> {
+        let corrupted = match &self.shift_data {
+            None if !self.shift => return Ok(None),
+            None => Corrupted::Made { seed: self.shift_seed },
+            Some(path) => {
+                let set = CorruptedSet::open(path, test.data.classes())?;
+                let (found, all) = (set.counted().len(), Corruption::ALL.len());
+                if (1..all).contains(&found) {
+                    let path = path.display();
+                    note(format!(
+                        "{path} has {found} of the {all} corruptions; the mean is over these"
+                    ));
+                }
+                Corrupted::published(path, set)?
+            }
+        };
+        // Images that are made are made of the test images, which are limited already.
+        let samples = self.shift_samples.min(self.limit.unwrap_or(u32::MAX)) as usize;
+        Ok(Some(ShiftProtocol { samples, corrupted }))
     }
 }
 
@@ -287,9 +311,11 @@ fn show(evaluation: &Evaluation) -> Result<()> {
     if let Some(diversity) = &evaluation.test.diversity {
         say(format!("members differ by {}", diversity.in_words()))?;
     }
-    let shifted = evaluation.shift.as_ref().and_then(|shift| shift.mean.overall.diversity);
-    if let Some(diversity) = shifted {
-        say(format!("under corruptions by {}", diversity.in_words()))?;
+    if let Some(shift) = &evaluation.shift {
+        if let Some(diversity) = &shift.mean.overall.diversity {
+            say(format!("under corruptions by {}", diversity.in_words()))?;
+        }
+        say(format!("corrupted images: {}", shift.origin_in_words()))?;
     }
     if !evaluation.ood.is_empty() {
         let rows = evaluation.ood.iter().map(|(name, record)| {

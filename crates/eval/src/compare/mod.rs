@@ -27,7 +27,7 @@ use crate::{
     protocols::{
         Evaluation,
         ood::{OodPositive, OodRecord},
-        shift::Shifted,
+        shift::{Shift, Shifted},
     },
     system::{SystemCost, SystemKind},
 };
@@ -181,7 +181,7 @@ fn check_judged_alike(evaluations: &[Evaluation]) -> Result<()> {
 }
 
 /// How it was judged, in words, as far as its numbers depend on that; nothing for what was not asked.
-fn terms(one: &Evaluation) -> [Option<String>; 4] {
+fn terms(one: &Evaluation) -> [Option<String>; 5] {
     let Evaluation { data, test, ood, ood_score, ood_positive, .. } = one;
     let asked_ood = |how: String| (!ood.is_empty()).then_some(how);
     [
@@ -189,6 +189,7 @@ fn terms(one: &Evaluation) -> [Option<String>; 4] {
         Some(format!("with {}", test.binning)),
         asked_ood(format!("out of distribution by {}", ood_score.in_words())),
         asked_ood(format!("with {} images as the positive class", ood_positive.in_words())),
+        one.shift.as_ref().map(Shift::terms),
     ]
 }
 

@@ -127,7 +127,7 @@ pub fn evaluate(
         }
     })?;
     let ood = detect(system, &protocol.ood, &in_distribution, batch, watcher)?;
-    let shift = match protocol.shift {
+    let shift = match &protocol.shift {
         Some(corruptions) => Some(shift(system, &protocol.test, corruptions, asked, watcher)?),
         None => None,
     };

@@ -1,18 +1,20 @@
-//! The fifteen common corruptions in five severities (paper 000 App. A.6).
+//! The fifteen common corruptions in five severities (paper 000 App. A.6), made here or as they were
+//! published.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use omma_base::Seed;
 use omma_data::{
-    Picture, Selection,
+    Picture, Selection, Shared,
     corrupt::{Corruption, SEVERITIES},
+    formats::CorruptedSet,
 };
 use omma_report::{Bars, Lines, Series};
 use serde::{Deserialize, Serialize};
 
 use super::test::{TestProtocol, TestRecord};
 use crate::{
-    error::Result,
+    error::{EvalError, Result},
     report::{Draft, Fact, Figure, percent, score_row},
     stream::{Images, Watcher},
     summary::Summary,
@@ -20,13 +22,57 @@ use crate::{
     tally::{DiversityRecord, Tally},
 };
 
-/// What is done to the test images.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which corrupted images are judged by.
+#[derive(Debug, Clone)]
 pub struct ShiftProtocol {
-    /// Test images that are used, evenly spread; all of them if there are not more.
+    /// Images of every corruption and severity, evenly spread; all of them if there are not more.
     pub samples: usize,
-    /// Where the corruptions' random numbers come from.
-    pub seed: u64,
+    /// Where they come from.
+    pub corrupted: Corrupted,
+}
+
+/// Where corrupted images come from.
+#[derive(Debug, Clone)]
+pub enum Corrupted {
+    /// They are made of the test images, with random numbers of this seed.
+    Made {
+        /// The seed.
+        seed: u64,
+    },
+    /// They were published in a folder of this name, with some of the fifteen corruptions in it.
+    Published {
+        /// The name.
+        folder: String,
+        /// The images.
+        set: Arc<CorruptedSet>,
+    },
+}
+
+/// Where corrupted images came from, as records say it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the fields are those of `Corrupted`")]
+pub enum ShiftOrigin {
+    Made { seed: u64 },
+    Published { folder: String },
+}
+
+impl Corrupted {
+    /// The images of a folder; fails if it has none of the fifteen corruptions.
+    pub fn published(folder: &Path, set: CorruptedSet) -> Result<Self> {
+        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
+        match set.counted() {
+            [] => Err(EvalError::NoCorruption { folder: name }),
+            _ => Ok(Self::Published { folder: name, set: Arc::new(set) }),
+        }
+    }
+
+    fn origin(&self) -> ShiftOrigin {
+        match self {
+            Self::Made { seed } => ShiftOrigin::Made { seed: *seed },
+            Self::Published { folder, .. } => ShiftOrigin::Published { folder: folder.clone() },
+        }
+    }
 }
 
 /// What is found on corrupted images: of one severity, or the mean of several.
@@ -70,51 +116,106 @@ impl ShiftRecord {
 /// The test images under all corruptions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shift {
+    /// Where the images came from. Records of earlier versions do not say it: they were made, and the seed
+    /// is not known.
+    #[serde(default)]
+    pub origin: Option<ShiftOrigin>,
     /// Images of every corruption and severity.
     pub samples: usize,
     /// The mean over corruptions.
     pub mean: ShiftRecord,
-    /// Each by its name.
+    /// What a published folder has beside the fifteen, each by its name; not in the mean.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, ShiftRecord>,
+    /// Each of the fifteen by its name; of a published folder, those that it has.
     #[serde(flatten)]
     pub corruptions: BTreeMap<String, ShiftRecord>,
 }
 
-/// Scores of a system under every corruption.
+/// A system under every corruption.
 pub(super) fn shift(
     system: &System,
     test: &Images,
-    protocol: ShiftProtocol,
-    TestProtocol { binning, batch }: TestProtocol,
+    protocol: &ShiftProtocol,
+    asked: TestProtocol,
     watcher: &mut dyn Watcher,
 ) -> Result<Shift> {
-    let data = Selection::spread(&test.data, protocol.samples.max(1));
-    let seed = Seed::new(protocol.seed).named("shift");
-    let mut corruptions = BTreeMap::new();
-    for corruption in Corruption::ALL {
-        watcher.begins(&corruption.name().replace('_', " "), data.len() * SEVERITIES);
-        let mut severities = Vec::new();
-        for severity in 1..=SEVERITIES {
-            let change = move |index: usize, picture: Picture| {
-                corruption.apply(&picture, severity, seed.numbered(index as u64))
-            };
-            let images = Images {
-                name: format!("{} with {}", test.name, corruption.name()),
-                data: data.clone(),
-                change: Some(Arc::new(change)),
-            };
-            let mut tally = Tally::new(binning, system.members());
-            images.logits(system, batch, watcher, |logits, label| {
-                tally.add(logits, label);
-            })?;
-            severities.push(Shifted { summary: tally.summary(), diversity: tally.diversity() });
+    let mut judge = Judge { system, asked, watcher };
+    let few = |data: &Shared| Selection::spread(data, protocol.samples.max(1));
+    let (mut corruptions, mut extra) = (BTreeMap::new(), BTreeMap::new());
+    let samples;
+    match &protocol.corrupted {
+        Corrupted::Made { seed } => {
+            let (data, seed) = (few(&test.data), Seed::new(*seed).named("shift"));
+            samples = data.len();
+            for corruption in Corruption::ALL {
+                let images = |severity: usize| Images {
+                    name: format!("{} with {}", test.name, corruption.name()),
+                    data: data.clone(),
+                    change: Some(Arc::new(move |index: usize, picture: Picture| {
+                        corruption.apply(&picture, severity, seed.numbered(index as u64))
+                    })),
+                };
+                let record =
+                    judge.severities(corruption.name(), |severity| Ok(images(severity)))?;
+                corruptions.insert(corruption.name().to_owned(), record);
+            }
         }
-        corruptions.insert(corruption.name().to_owned(), ShiftRecord::new(severities));
+        Corrupted::Published { folder, set } => {
+            samples = few(&set.images(&set.names()[0], 1)?).len();
+            let mut record = |name: &String| {
+                judge.severities(name, |severity| {
+                    let data = few(&set.images(name, severity)?);
+                    Ok(Images::new(format!("{name} of {folder}"), data))
+                })
+            };
+            for name in set.counted() {
+                corruptions.insert(name.clone(), record(name)?);
+            }
+            for name in set.extra() {
+                extra.insert(name.clone(), record(name)?);
+            }
+        }
     }
     let at = |severity: usize| {
         Shifted::mean(corruptions.values().map(|record: &ShiftRecord| &record.severities[severity]))
     };
     let mean = ShiftRecord::new((0..SEVERITIES).map(at).collect());
-    Ok(Shift { samples: data.len(), mean, corruptions })
+    let origin = Some(protocol.corrupted.origin());
+    Ok(Shift { origin, samples, mean, extra, corruptions })
+}
+
+/// `fog`, `jpeg compression`
+fn words(name: &str) -> String {
+    name.replace('_', " ")
+}
+
+/// Who judges one corruption after the other.
+struct Judge<'a> {
+    system: &'a System,
+    asked: TestProtocol,
+    watcher: &'a mut dyn Watcher,
+}
+
+impl Judge<'_> {
+    /// - `images`: those of a severity, 1 to 5
+    fn severities(
+        &mut self,
+        name: &str,
+        images: impl Fn(usize) -> Result<Images>,
+    ) -> Result<ShiftRecord> {
+        let all: Vec<Images> = (1..=SEVERITIES).map(images).collect::<Result<_>>()?;
+        let count = all.iter().map(|images| images.data.len()).sum();
+        self.watcher.begins(&words(name), count);
+        let severities = all.iter().map(|images| {
+            let mut tally = Tally::new(self.asked.binning, self.system.members());
+            images.logits(self.system, self.asked.batch, self.watcher, |logits, label| {
+                tally.add(logits, label);
+            })?;
+            Ok(Shifted { summary: tally.summary(), diversity: tally.diversity() })
+        });
+        Ok(ShiftRecord::new(severities.collect::<Result<_>>()?))
+    }
 }
 
 impl Shift {
@@ -123,13 +224,33 @@ impl Shift {
         ("Error on corrupted images", percent(error), format!("NLL {nll:.3}"))
     }
 
+    /// After "corrupted images".
+    pub fn origin_in_words(&self) -> String {
+        match &self.origin {
+            None => "made here".to_owned(),
+            Some(ShiftOrigin::Made { seed }) => format!("made here with seed {seed}"),
+            Some(ShiftOrigin::Published { folder }) => format!("as published in {folder}"),
+        }
+    }
+
+    /// What another's mean has to be of to be compared with: as many images of the same corruptions. How
+    /// they were drawn when they were made is noise.
+    pub(crate) fn terms(&self) -> String {
+        let from = match &self.origin {
+            None | Some(ShiftOrigin::Made { .. }) => "made here".to_owned(),
+            Some(ShiftOrigin::Published { .. }) => self.origin_in_words(),
+        };
+        format!("by {} images under {} corruptions {from}", self.samples, self.corruptions.len())
+    }
+
     /// - `test`: of the images as they are
     pub(crate) fn section(&self, draft: Draft, test: &TestRecord) -> Draft {
         let clean = Shifted { summary: test.summary, diversity: test.diversity };
         let text = format!(
-            "{} test images under fifteen corruptions in five severities; severity 0 is the test as \
-             it is.",
-            self.samples
+            "{} test images under {} corruptions in five severities, {}; severity 0 is the test as it is.",
+            self.samples,
+            self.corruptions.len(),
+            self.origin_in_words()
         );
         let accuracy = |at: &Shifted| 100.0 * (1.0 - at.summary.error);
         let mut figures = vec![
@@ -169,7 +290,7 @@ impl Shift {
         let mut series = vec![Series::new("mean of all", points(&self.mean.severities))];
         series.extend(ends.into_iter().flatten().map(|(name, record)| Series {
             dashed: true,
-            ..Series::new(name.replace('_', " "), points(&record.severities))
+            ..Series::new(words(name), points(&record.severities))
         }));
         let (title, y_label) = (title.to_owned(), y_label.to_owned());
         let x_label = "severity".to_owned();
@@ -182,7 +303,7 @@ impl Shift {
             title: "Error by corruption".to_owned(),
             x_label: String::new(),
             y_label: "%, mean over severities".to_owned(),
-            labels: self.corruptions.keys().map(|name| name.replace('_', " ")).collect(),
+            labels: self.corruptions.keys().map(|name| words(name)).collect(),
             groups: vec![("error".to_owned(), errors.collect())],
             reference: Some(("as it is".to_owned(), 100.0 * clean.error)),
         }
@@ -190,8 +311,11 @@ impl Shift {
     }
 
     fn rows(&self) -> Vec<Vec<String>> {
-        let corruptions = self.corruptions.iter();
-        let records = corruptions.map(|(name, record)| (name.replace('_', " "), record));
+        let counted = self.corruptions.iter().map(|(name, record)| (words(name), record));
+        let mean = [("mean".to_owned(), &self.mean)];
+        let extra = self.extra.iter();
+        let extra =
+            extra.map(|(name, record)| (format!("{} (not in the mean)", words(name)), record));
         let row = |(name, record): (String, &ShiftRecord)| {
             let mut row = score_row(&name, &record.overall.summary);
             let last = record.severities.last();
@@ -202,6 +326,6 @@ impl Shift {
             }
             row
         };
-        records.chain([("mean".to_owned(), &self.mean)]).map(row).collect()
+        counted.chain(mean).chain(extra).map(row).collect()
     }
 }
