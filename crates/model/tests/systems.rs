@@ -325,7 +325,7 @@ fn what_cannot_be_upcycled_is_an_error() {
 /// A model's experts with settings on top.
 fn experts(model: &VisionTransformer, settings: &[&str]) -> Target {
     let config = apply_settings(model.config(), settings).unwrap();
-    Target::Experts(config.encoder.moe.unwrap())
+    Target::Experts(config.encoder.moe.unwrap().into())
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn every_setting_of_the_experts_survives_adaptation() {
         let target = experts(&vmoe, settings);
         let adapted = adapt(&vmoe, &target, Seed::new(0), &device).unwrap();
         let Target::Experts(moe) = target else { unreachable!() };
-        assert_eq!(adapted.config().moe(), Some(&moe), "{settings:?}");
+        assert_eq!(adapted.config().moe(), Some(&*moe), "{settings:?}");
         let gates = moe.router.pool.gates(moe.router.experts).unwrap();
         let weight = router_weight(&adapted);
         for gate in gates {

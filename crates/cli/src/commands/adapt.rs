@@ -96,7 +96,8 @@ impl Adapt {
                     if without_members { &[] } else { &["moe.k=1", "moe.members=2"] };
                 let own = self.settings.iter().map(String::as_str);
                 let settings: Vec<&str> = defaults.iter().copied().chain(own).collect();
-                Target::Experts(apply_settings(base, &settings)?.encoder.moe.unwrap_or_default())
+                let moe = apply_settings(base, &settings)?.encoder.moe;
+                Target::Experts(moe.unwrap_or_default().into())
             }
             Kind::Be => {
                 let mut start = base.clone();

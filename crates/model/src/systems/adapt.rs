@@ -19,7 +19,7 @@ pub enum Target {
     /// alone, and whatever else can be set. The router of a V-MoE is cut row-wise into one for every
     /// subset of the experts, and every parameter stays what it was (App. B.1); an expert that several
     /// members share has its row in each of theirs.
-    Experts(MoeConfig),
+    Experts(Box<MoeConfig>),
     /// A BatchEnsemble: the feed-forward networks keep their matrices, every member gets fast weights and
     /// a copy of the biases (App. B.2, Table 11).
     BatchEnsemble(BatchEnsembleConfig),
@@ -38,7 +38,7 @@ pub fn adapt(
     let (config, kind) = match target {
         Target::Experts(moe) => {
             one_gate(from)?;
-            let moe = Some(moe.clone());
+            let moe = Some(MoeConfig::clone(moe));
             (with_encoder(from, |encoder| encoder.moe = moe), "model with other gates")
         }
         Target::BatchEnsemble(ensemble) => {
