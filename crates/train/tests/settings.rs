@@ -1,5 +1,6 @@
 //! Every setting with every odd value: taken and meant, or refused with its name.
 
+use omma_data::augment::Policy;
 use omma_train::Recipe;
 
 /// All parts of a recipe and of its model, so that every key is there.
@@ -85,6 +86,10 @@ fn a_number_outside_its_range_names_its_key_and_both_ends() {
         ("data.workers=100000", "data.workers cannot be 100000: it is from 0 to 256"),
         ("train.ema=1", "train.ema cannot be 1: it is at least 0 and below 1"),
         (
+            "augment.magnitude=15",
+            "augment.magnitude cannot be 15: with augment.policy \"increasing\" it is at most 10",
+        ),
+        (
             "optimiser.learning_rate=0",
             "optimiser.learning_rate cannot be 0: it is above 0 and at most",
         ),
@@ -92,6 +97,8 @@ fn a_number_outside_its_range_names_its_key_and_both_ends() {
         let found = full(&[setting]).unwrap_err().to_string();
         assert!(found.starts_with(message), "{found}");
     }
+    let recipe = full(&["augment.magnitude=15", "augment.policy=big-vision"]).unwrap();
+    assert_eq!((recipe.augment.magnitude, recipe.augment.policy), (15.0, Policy::BigVision));
     for name in ["../../x", "a/b", ".hidden", "x\u{1b}[2J", "a\\b"] {
         let found = full(&[&format!("name={name}")]).unwrap_err().to_string();
         assert!(found.starts_with("name cannot be"), "{found}");

@@ -269,6 +269,7 @@ impl Recipe {
         if self.init.as_ref().is_some_and(|init| init.as_os_str().is_empty()) {
             return Err(recipe_error("init names no checkpoint".to_owned()));
         }
+        self.check_magnitude()?;
         let train = &self.train;
         if train.steps == 0 && train.epochs == 0.0 {
             return Err(recipe_error("train.steps and train.epochs are both 0".to_owned()));
@@ -287,6 +288,18 @@ impl Recipe {
             )));
         }
         Ok(())
+    }
+
+    /// How far magnitudes go depends on the policy.
+    fn check_magnitude(&self) -> Result<()> {
+        let Augmentation { policy, magnitude, .. } = self.augment;
+        let largest = policy.largest_magnitude();
+        if magnitude <= largest {
+            return Ok(());
+        }
+        let why = format!("with augment.policy \"{}\" it is at most {largest}", policy.name());
+        let (key, value) = ("augment.magnitude".to_owned(), magnitude.to_string());
+        Err(TrainError::BadSetting { key, value, why })
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) const RANGES: &Ranges = &[
     ("data.prefetch", Range::of(0.0, 1_024.0)),
     ("augment.smallest_crop", Range::above(0.0, 1.0)),
     ("augment.operations", Range::of(0.0, 64.0)),
-    ("augment.magnitude", Range::of(0.0, 10.0)),
+    ("augment.magnitude", Range::of(0.0, 30.0)),
     ("augment.erasing", SHARE),
     ("mixing.mixup", Range::of(0.0, 1_000.0)),
     ("mixing.cutmix", Range::of(0.0, 1_000.0)),
