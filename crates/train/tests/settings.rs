@@ -117,6 +117,9 @@ fn what_cannot_fit_into_memory_is_refused_before_it_is_tried() {
     let found = full(&settings).unwrap().check_memory().unwrap_err().to_string();
     assert!(found.contains("train.batch"), "{found}");
     full(&[]).unwrap().check_memory().unwrap();
+    // Of a batch in parts, a few parts are there at a time.
+    let settings = ["train.batch=1000000", "train.accumulation=100000"];
+    full(&settings).unwrap().check_memory().unwrap();
 }
 
 #[test]

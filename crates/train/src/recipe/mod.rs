@@ -228,14 +228,16 @@ impl Recipe {
         let parameters =
             self.model.cost(self.model.image.resolution).map_err(of_model)?.params_total;
         let image = (self.model.image.resolution.pixels() * 3 + self.model.classes()) as u64;
-        let batches = (self.data.prefetch as u64 + 1).saturating_mul(self.train.batch as u64);
-        let numbers = parameters.saturating_mul(3).saturating_add(image.saturating_mul(batches));
+        // Batches are made in the parts that a step computes.
+        let parts = (self.data.prefetch as u64).saturating_add(self.train.shards as u64);
+        let images = parts.saturating_mul((self.train.batch / self.train.parts().max(1)) as u64);
+        let numbers = parameters.saturating_mul(3).saturating_add(image.saturating_mul(images));
         let needed = numbers.saturating_mul(4);
         let gigabytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         match needed > available {
             false => Ok(()),
             true => Err(recipe_error(format!(
-                "{parameters} parameters (model) and {batches} images of {} pixels (train.batch, \
+                "{parameters} parameters (model) and {images} images of {} pixels (train.batch, \
                  data.prefetch) need {:.1} GiB at least, and there are {:.1}",
                 self.model.image.resolution,
                 gigabytes(needed),
