@@ -433,8 +433,12 @@ fn a_study_is_done_once_and_its_table_has_every_system() {
     let shifted = [&rows[0], &rows[1]].map(|row| number(&row["shift_nll"]["mean"]));
     assert_close(&found["gains"][0]["shift_nll"], 100.0 * (shifted[0] - shifted[1]) / shifted[0]);
     let table = fs::read_to_string(folder.join("studies/mine/table.md")).unwrap();
-    for part in ["| pair |", "| shifted KL |", "| AUPR % far | FPR95 % far |", "| gain over one |"]
-    {
+    for part in [
+        "| pair |",
+        "| shifted KL |",
+        "| against far | AUROC % | AUPR % | FPR95 % |",
+        "| gain over one |",
+    ] {
         assert!(table.contains(part), "{part}: {table}");
     }
     // Once more: nothing is trained again.

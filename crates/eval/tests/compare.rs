@@ -95,11 +95,15 @@ fn all_of_a_detection_is_compared() {
     assert!(close(row.aupr["far"].mean, (1.0 + 2.0 / 3.0) / 2.0));
     assert!(close(row.fpr95["far"].mean, 1.0 / 3.0));
     let table = found.tables().into_iter().find(|table| table.header.len() == 4).unwrap();
-    assert_eq!(table.header, ["system", "AUROC % far", "AUPR % far", "FPR95 % far"]);
+    assert_eq!(table.header, ["against far", "AUROC %", "AUPR %", "FPR95 %"]);
     assert_eq!(table.rows, [["vit", "83.33", "83.33", "33.33"]]);
     assert!(found.markdown().contains("| vit | 83.33 | 83.33 | 33.33 |"));
     let html = comparison_page(&found, "t", "a").html;
-    assert!(html.contains("AUPR % far") && html.contains("positive class are the in-distribution"));
+    assert!(
+        html.contains("against far")
+            && html.contains("AUPR %")
+            && html.contains("positive class are the in-distribution")
+    );
     let json = serde_json::to_value(&found).unwrap();
     assert_eq!(json["ood_positive"], "in-distribution");
     assert_eq!(json["rows"][0]["aupr"]["far"]["mean"].as_f64(), Some(row.aupr["far"].mean));

@@ -58,10 +58,10 @@ impl Comparison {
 
     /// All tables that there is something for.
     pub fn tables(&self) -> Vec<Table> {
-        [Some(self.systems_table()), self.ood_table(), self.gains_table()]
-            .into_iter()
-            .flatten()
-            .collect()
+        let mut tables = vec![self.systems_table()];
+        tables.extend(self.ood_tables());
+        tables.extend(self.gains_table());
+        tables
     }
 
     /// All tables in Markdown.
@@ -93,20 +93,21 @@ impl Comparison {
         Table::new(&self.rows, &columns)
     }
 
-    /// How well every system tells out-of-distribution images; nothing if none was asked.
-    pub(crate) fn ood_table(&self) -> Option<Table> {
-        let mut columns: Vec<Column<Row>> = vec![column("system", |row: &Row| row.label.clone())];
+    /// How well every system tells out-of-distribution images, one table per data set.
+    pub(crate) fn ood_tables(&self) -> Vec<Table> {
         let percent = |values: &BTreeMap<String, Estimate>, name: &String| {
             cell(values.get(name).copied(), 100.0, 2)
         };
-        for name in self.ood_sets() {
-            columns.extend([
-                column(format!("AUROC % {name}"), move |row: &Row| percent(&row.auroc, name)),
-                column(format!("AUPR % {name}"), move |row: &Row| percent(&row.aupr, name)),
-                column(format!("FPR95 % {name}"), move |row: &Row| percent(&row.fpr95, name)),
-            ]);
-        }
-        (columns.len() > 1).then(|| Table::new(&self.rows, &columns))
+        let table = |name: &String| {
+            let columns: [Column<Row>; 4] = [
+                column(format!("against {name}"), |row: &Row| row.label.clone()),
+                column("AUROC %", |row: &Row| percent(&row.auroc, name)),
+                column("AUPR %", |row: &Row| percent(&row.aupr, name)),
+                column("FPR95 %", |row: &Row| percent(&row.fpr95, name)),
+            ];
+            Table::new(&self.rows, &columns)
+        };
+        self.ood_sets().into_iter().map(table).collect()
     }
 
     /// Gains over the baseline; nothing if it is alone.

@@ -18,13 +18,14 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
         ),
         &comparison.systems_table(),
     );
-    if let (Some(table), Some(positive)) = (comparison.ood_table(), comparison.ood_positive) {
+    if let Some(positive) = comparison.ood_positive {
         let text = format!(
             "The positive class are the {} images. More is better for AUROC and AUPR, less for the share \
              of the other images that are taken for positive where 95 % of the positive are found (FPR95).",
             positive.in_words()
         );
-        page = with_table(page.section("Out-of-distribution images").text(&text), &table);
+        page = page.section("Out-of-distribution images").text(&text);
+        page = comparison.ood_tables().iter().fold(page, with_table);
     }
     page = page
         .section("Quality against cost")
