@@ -200,6 +200,12 @@ impl Data {
         Ok(Images::new(name, limited(data, limit)))
     }
 
+    /// All of it; at most `limit` samples, evenly spread.
+    pub(crate) fn whole(&self, limit: Option<usize>) -> Result<Images> {
+        let data = formats::open_whole(&self.spec)?;
+        Ok(Images::new(format!("{} (all images)", self.spec.name), limited(data, limit)))
+    }
+
     /// Training images that no model has learned from: those that the runs held out.
     pub(crate) fn held_out(&self) -> Result<Option<Images>> {
         let Some(recipe) = &self.recipe else { return Ok(None) };

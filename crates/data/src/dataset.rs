@@ -120,6 +120,39 @@ impl Dataset for Selection {
     }
 }
 
+/// The samples of two data sets of the same classes, one after the other.
+pub(crate) struct Joined(pub(crate) Shared, pub(crate) Shared);
+
+impl Joined {
+    /// The data set that a sample is of, and its place there.
+    fn find(&self, index: usize) -> (&Shared, usize) {
+        match index.checked_sub(self.0.len()) {
+            None => (&self.0, index),
+            Some(index) => (&self.1, index),
+        }
+    }
+}
+
+impl Dataset for Joined {
+    fn classes(&self) -> &[String] {
+        self.0.classes()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len() + self.1.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        let (part, index) = self.find(index);
+        part.label(index)
+    }
+
+    fn get(&self, index: usize) -> Result<Sample> {
+        let (part, index) = self.find(index);
+        part.get(index)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use omma_base::Resolution;

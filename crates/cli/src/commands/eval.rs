@@ -32,7 +32,7 @@ use crate::{
 ///   omma eval runs/vmoe-1 runs/vmoe-2                        a deep ensemble of two
 ///   omma eval runs/fashion-vmoe-1 --ood kmnist=data/kmnist --ood-score energy
 ///   omma eval vit.safetensors --data photos/ --json
-///   omma eval vit.safetensors --data imagenet-a/ --class-subset --model-classes imagenet.txt
+///   omma eval vit.safetensors --data imagenet-a/ --split all --class-subset --model-classes imagenet.txt
 ///   omma eval runs/vmoe-1 --set moe.k=4                      more experts per token than in training
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
@@ -114,6 +114,8 @@ pub(crate) struct Eval {
 pub(crate) enum Part {
     Test,
     Train,
+    /// Everything, as for a set that is all for testing and has no splits
+    All,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -160,9 +162,12 @@ impl Eval {
         check_distinct(&self.subjects)?;
         let candidates = Candidate::read_all(&self.subjects, &self.settings, device)?;
         let data = Data::of(self.data.as_deref(), &candidates)?;
-        let split = if self.split == Part::Test { Split::Test } else { Split::Train };
         let limit = self.limit.map(|limit| limit as usize);
-        let test = data.images(split, limit)?;
+        let test = match self.split {
+            Part::Test => data.images(Split::Test, limit)?,
+            Part::Train => data.images(Split::Train, limit)?,
+            Part::All => data.whole(limit)?,
+        };
         let shift = self.shift(&test)?;
         let judged = match self.class_subset {
             true => Some(class_subset::places(&candidates, self.model_classes.as_deref(), &test)?),
@@ -171,7 +176,7 @@ impl Eval {
         if judged.is_none() {
             compare_names(&candidates, &test);
         }
-        let validation = match self.no_temperature || self.class_subset || self.split == Part::Train
+        let validation = match self.no_temperature || self.class_subset || self.split != Part::Test
         {
             true => None,
             false => data.held_out()?,

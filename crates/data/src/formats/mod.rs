@@ -19,7 +19,7 @@ pub use self::{
     corrupted::CorruptedSet,
     csv::CsvFile,
     idx::Idx,
-    open::{DataSpec, open, whole_name},
+    open::{DataSpec, open, open_whole, whole_name},
     webdataset::WebDataset,
 };
 

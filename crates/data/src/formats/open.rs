@@ -11,7 +11,7 @@ use omma_base::Resolution;
 use super::parquet::open_split as open_parquet_files;
 use super::{Cifar, CsvFile, Idx, ImageFolder, WebDataset, expand_braces};
 use crate::{
-    dataset::{Dataset, Selection, Shared, Split},
+    dataset::{Dataset, Joined, Selection, Shared, Split},
     error::{DataError, Result},
     world::{Variant, World},
 };
@@ -55,6 +55,26 @@ pub fn open(spec: &DataSpec, split: Split) -> Result<Shared> {
     match data.is_empty() {
         true => Err(empty(Path::new(&spec.name), split)),
         false => Ok(data),
+    }
+}
+
+/// Opens a data set as a whole: its training images, then its test images, or what there is of both. A set
+/// that is all for testing often has no splits (ImageNet-A, ImageNet-V2).
+pub fn open_whole(spec: &DataSpec) -> Result<Shared> {
+    match (open(spec, Split::Train), open(spec, Split::Test)) {
+        (Ok(train), Ok(test)) if train.classes() == test.classes() => {
+            Ok(Arc::new(Joined(train, test)))
+        }
+        (Ok(train), Ok(test)) => Err(DataError::Format {
+            path: spec.name.clone().into(),
+            why: format!(
+                "its training images are of {} classes and its test images of others ({})",
+                train.classes().len(),
+                test.classes().len()
+            ),
+        }),
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+        (Err(error), Err(_)) => Err(error),
     }
 }
 
@@ -344,11 +364,23 @@ mod tests {
                 [Split::Train, Split::Test].map(|split| opened(&path, split).unwrap());
             assert_eq!((train.len(), test.len()), (count * 9 / 10, count / 10), "{path:?}");
             assert!(test.get(0).is_ok());
+            let whole = open_whole(&DataSpec::named(&path.to_string_lossy())).unwrap();
+            assert_eq!((whole.len(), whole.classes()), (count, train.classes()), "{path:?}");
+            let [last, after] = [train.len() - 1, train.len()];
+            assert_eq!(whole.get(last).unwrap(), train.get(last).unwrap());
+            assert_eq!(whole.get(after).unwrap(), test.get(0).unwrap());
+            assert_eq!(whole.label(after), test.label(0));
         }
         fs::rename(root.join("all.tar"), root.join("train-0.tar")).unwrap();
         fs::copy(root.join("train-0.tar"), root.join("val-0.tar")).unwrap();
         assert_eq!(opened(root, Split::Train).unwrap().len(), 20);
         assert_eq!(opened(root, Split::Test).unwrap().len(), 20);
+        // A set with test images alone, and one with nothing.
+        fs::create_dir(root.join("only")).unwrap();
+        fs::rename(root.join("data"), root.join("only/test")).unwrap();
+        let only = DataSpec::named(&root.join("only").to_string_lossy());
+        assert_eq!(open_whole(&only).unwrap().len(), 20);
+        assert!(open_whole(&DataSpec::named("nowhere")).is_err());
     }
 
     #[cfg(not(feature = "parquet"))]
