@@ -43,8 +43,8 @@ pub struct MoeConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExpertStart {
-    /// Whether all experts of a layer start with the same values, as vmoe's do (`split_rngs: False`);
-    /// their routers then make them different.
+    /// Whether all experts of a layer start with the same matrices, as vmoe's do (`split_rngs: False`);
+    /// their router then makes them different. Biases are near zero either way.
     pub shared: bool,
     /// Standard deviation of Gaussian noise on the matrices of every expert (paper 000 App. H.2).
     pub noise: f32,

@@ -46,7 +46,7 @@ pub struct SharedMatrices {
 }
 
 impl BatchEnsembleMlp {
-    /// Fresh matrices, or those of a checkpoint put in later, and fast weights. Biases start alike.
+    /// Fresh matrices, or those of a checkpoint put in later, fast weights, and biases near zero.
     pub fn new(
         mlp: MlpConfig,
         members: usize,
