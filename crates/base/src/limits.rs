@@ -14,6 +14,8 @@ pub struct Limits {
     pub classes: u64,
     /// Bytes that a packed file may unpack to, where that is more than 20 times its size.
     pub unpacked: u64,
+    /// Bytes of memory that a run is planned for, if that is less than there is.
+    pub memory: u64,
 }
 
 /// How many times larger than packed ones real files are at most, with room to spare: measured are 2.6 for
@@ -24,7 +26,7 @@ impl Limits {
     /// 8192 × 8192 pixels, 100,000 classes, 256 MiB. With four channels of 16 bits, such a picture takes
     /// 512 MiB while it is decoded, so that one per thread of two stays below 2 GB; so do 256 MiB of half
     /// precision, as f32 and once more transposed.
-    pub const DEFAULT: Self = Self { pixels: 1 << 26, classes: 100_000, unpacked: 256 << 20 };
+    pub const DEFAULT: Self = Self { pixels: 1 << 26, classes: 100_000, unpacked: 256 << 20, memory: u64::MAX };
 
     /// Those in force.
     pub fn current() -> Self {
@@ -82,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_names_the_limit_and_its_setting() {
-        let limits = Limits { pixels: 100, classes: 5, unpacked: 1000 };
+        let limits = Limits { pixels: 100, classes: 5, unpacked: 1000, memory: 1 };
         assert_eq!(limits.check_pixels(10, 10), Ok(()));
         assert!(limits.check_pixels(10, 11).unwrap_err().contains("--max-pixels"));
         assert!(limits.check_pixels(u64::MAX, 3).is_err());

@@ -2,12 +2,15 @@
 
 use std::fs;
 
+use crate::Limits;
+
 /// The most memory that this process has held, where the system says it.
 pub fn peak() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM:")
 }
 
-/// The memory that this process can have: that of the machine, or of its control group if that is less.
+/// The memory that this process can have: that of the machine, or of its control group, or what it was
+/// given ([`Limits::memory`]), whatever is least.
 pub fn available() -> Option<u64> {
     let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let group = groups
@@ -15,7 +18,7 @@ pub fn available() -> Option<u64> {
         .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok())
         .min();
     let machine = kilobytes("/proc/meminfo", "MemTotal:");
-    machine.into_iter().chain(group).min()
+    machine.into_iter().chain(group).min().map(|most| most.min(Limits::current().memory))
 }
 
 fn kilobytes(file: &str, name: &str) -> Option<u64> {

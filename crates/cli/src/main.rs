@@ -43,6 +43,7 @@ enum Command {
     #[command(name = "fewshot")]
     FewShot(commands::fewshot::FewShot),
     Predict(commands::predict::Predict),
+    Probe(commands::probe::Probe),
     Compare(commands::compare::Compare),
     Study(commands::study::StudyCommand),
     Init(commands::init::Init),
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         Command::Eval(command) => command.run(&device),
         Command::FewShot(command) => command.run(&device),
         Command::Predict(command) => command.run(&device),
+        Command::Probe(command) => command.run(&device),
         Command::Compare(command) => command.run(&device),
         Command::Study(command) => command.run(),
         Command::Init(command) => command.run(&device),

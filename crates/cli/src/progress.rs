@@ -83,9 +83,13 @@ impl Observer for TrainingProgress {
         self.measures = outline.measures;
         self.started = (progress.step, Instant::now());
         self.say(&format!(
-            "{} parameters, {} multiply-adds per image; {} images to learn from, {} held out, {} for \
-             the test; {} steps{}",
+            "{} parameters{}, {} multiply-adds per image; {} images to learn from, {} held out, {} for \
+             the test; {} steps{}; about {}",
             short(outline.parameters as u64),
+            match outline.learning == outline.parameters {
+                true => String::new(),
+                false => format!(", of which {} learn", short(outline.learning as u64)),
+            },
             short(outline.multiply_adds),
             grouped(outline.train_images as u64),
             grouped(outline.validation_images as u64),
@@ -94,7 +98,8 @@ impl Observer for TrainingProgress {
             match progress.step {
                 0 => String::new(),
                 step => format!(", going on after step {}", grouped(step)),
-            }
+            },
+            outline.memory.in_words()
         ));
         if let Some(bar) = &self.bar {
             let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg}");
@@ -146,6 +151,32 @@ impl Observer for TrainingProgress {
 
     fn evaluated(&mut self, record: &EvaluationRecord) {
         self.say(&format!("step {}: held-out {}", record.step, self.shown(&record.scores)));
+    }
+
+    fn counting(&mut self, what: &str, done: usize, of: usize) {
+        match &self.bar {
+            Some(bar) if done < of => {
+                bar.set_length(of as u64);
+                bar.set_position(done as u64);
+                bar.set_message(format!("{what} …"));
+            }
+            Some(bar) => {
+                bar.set_length(self.steps);
+                bar.set_position(self.started.0);
+                bar.set_message(String::new());
+            }
+            None if self.last_line.elapsed().as_secs_f64() >= QUIET || done == 0 || done == of => {
+                self.last_line = Instant::now();
+                note(format!("{what}: {}/{} images", grouped(done as u64), grouped(of as u64)));
+            }
+            None => {}
+        }
+        // What comes is judged by its own speed.
+        self.started.1 = Instant::now();
+    }
+
+    fn note(&mut self, text: &str) {
+        self.say(text);
     }
 
     fn doing(&mut self, what: &str) {

@@ -24,7 +24,7 @@ pub(crate) struct Candidate {
     pub(crate) model: VisionTransformer,
     /// The recipe, if it is a run.
     pub(crate) recipe: Option<Recipe>,
-    /// Names of the classes, if it is a run.
+    /// Names of the classes, where they are known: of a run, or of a probe that was kept.
     pub(crate) classes: Option<Vec<String>>,
     /// Whether it is a run that has not come to its end.
     pub(crate) unfinished: bool,
@@ -38,7 +38,8 @@ impl Candidate {
     fn read(path: &Path, device: &Device) -> Result<Self> {
         if !path.join("recipe.toml").is_file() {
             let model = load_any(path, device)?;
-            let (path, recipe, classes) = (path.to_owned(), None, None);
+            let classes = class_names(&path.join("classes.json"), model.config().classes())?;
+            let (path, recipe) = (path.to_owned(), None);
             let (unfinished, settings) = (false, Vec::new());
             return Ok(Self { path, model, recipe, classes, unfinished, settings });
         }
@@ -117,7 +118,12 @@ pub(crate) fn fingerprint(recipe: &Recipe) -> String {
 /// The names of a run's classes; fails where they are not as many as its model tells apart.
 fn class_names(path: &Path, classes: usize) -> Result<Option<Vec<String>>> {
     let bytes = match std::fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error)
+            if [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory]
+                .contains(&error.kind()) =>
+        {
+            return Ok(None);
+        }
         bytes => bytes.with_context(|| path.display().to_string())?,
     };
     let names: Vec<String> = serde_json::from_slice(&bytes)

@@ -27,7 +27,7 @@ mod targets;
 
 pub use dataset::{Dataset, Sample, Selection, Shared, Split};
 pub use error::{DataError, Result};
-pub use loader::{Batch, Change, Cursor, EvalLoader, Pixels, TrainLoader, TrainOptions};
+pub use loader::{Batch, Change, Cursor, EvalLoader, Order, Pixels, TrainLoader, TrainOptions};
 pub use mask::IGNORED;
 pub use picture::Picture;
 pub use targets::{TargetKind, Targets};

@@ -96,10 +96,7 @@ impl TargetKind {
             }
         }
         match self {
-            Self::Classes { smoothing } => {
-                let distribution = distribution(&labels, classes, smoothing as f32);
-                Targets::Classes { labels, distribution, classes }
-            }
+            Self::Classes { smoothing } => Targets::of_classes(labels, classes, smoothing),
             Self::Masks => Targets::Masks { pixels: masks },
             Self::Texts => Targets::Texts(texts),
         }
@@ -116,6 +113,12 @@ fn distribution(labels: &[usize], classes: usize, smoothing: f32) -> Vec<f32> {
 }
 
 impl Targets {
+    /// Classes of images, with `smoothing` of every target spread over all classes.
+    pub fn of_classes(labels: Vec<usize>, classes: usize, smoothing: f64) -> Self {
+        let distribution = distribution(&labels, classes, smoothing as f32);
+        Self::Classes { labels, distribution, classes }
+    }
+
     /// Of images of which nothing is known.
     pub(crate) fn unknown() -> Self {
         TargetKind::default().gather(Vec::new(), 0)

@@ -47,6 +47,7 @@ pub use protocols::{
     fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
     linear::linear_baseline,
     ood::{OodPositive, OodProtocol, OodRecord, OodScore},
+    probe::{FittedProbe, ProbeKind, ProbeProtocol, ProbeTrial, fit_probe},
     shift::{Corrupted, Shift, ShiftOrigin, ShiftProtocol, ShiftRecord, Shifted},
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},

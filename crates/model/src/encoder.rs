@@ -1,5 +1,7 @@
 //! The encoder: blocks that tokens pass, whatever they were before.
 
+use std::ops::Range;
+
 use burn::{
     module::Module,
     tensor::{Device, Tensor},
@@ -89,10 +91,53 @@ impl Encoder {
         mut observe: impl FnMut(Stage, &Tensor<2>, &Layout),
     ) -> Result<Encoded> {
         observe(Stage::Embedded, &tokens, &layout);
+        let Encoded { tokens, layout, routings } =
+            self.pass(0..self.blocks.len(), tokens, layout, mode, &mut observe)?;
+        let tokens = self.normed(tokens);
+        observe(Stage::Encoded, &tokens, &layout);
+        Ok(Encoded { tokens, layout, routings })
+    }
+
+    /// What tokens are when they enter block `first`, made by the blocks below it as in predictions. These
+    /// must be blocks that members of an ensemble share ([`EncoderConfig::shared_blocks`]).
+    pub(crate) fn trunk(
+        &self,
+        first: usize,
+        tokens: Tensor<2>,
+        layout: Layout,
+    ) -> Result<Tensor<2>> {
+        let shared = self.config.shared_blocks()?;
+        assert!(first <= shared, "trunk: members share {shared} blocks, not {first}");
+        Ok(self.pass(0..first, tokens, layout, &Mode::Inference, &mut |_, _, _| {})?.tokens)
+    }
+
+    /// What becomes of tokens that enter block `first`.
+    pub(crate) fn forward_from(
+        &self,
+        first: usize,
+        tokens: Tensor<2>,
+        layout: Layout,
+        mode: &Mode,
+    ) -> Result<Encoded> {
+        let blocks = first..self.blocks.len();
+        let encoded = self.pass(blocks, tokens, layout, mode, &mut |_, _, _| {})?;
+        Ok(Encoded { tokens: self.normed(encoded.tokens), ..encoded })
+    }
+
+    /// Tokens through some of the blocks.
+    fn pass(
+        &self,
+        blocks: Range<usize>,
+        tokens: Tensor<2>,
+        layout: Layout,
+        mode: &Mode,
+        observe: &mut dyn FnMut(Stage, &Tensor<2>, &Layout),
+    ) -> Result<Encoded> {
         let (mut x, mut layout) = (tokens, layout);
         let mut routings = Vec::new();
         let tiling = self.tiling(mode)?;
-        for (index, block) in self.blocks.iter().enumerate() {
+        for index in blocks {
+            let block = &self.blocks[index];
             if let Some(Tiling { members, .. }) = tiling.filter(|tiling| tiling.block == index) {
                 x = tile(x, &layout, members);
                 layout = layout.clone().tiled(layout.members() * members);
@@ -104,12 +149,15 @@ impl Encoder {
             routings.extend(output.routing.map(|routing| (index, routing)));
             observe(Stage::Block(index), &x, &layout);
         }
-        let tokens = match &self.norm {
-            Some(norm) => norm.forward(x),
-            None => x,
-        };
-        observe(Stage::Encoded, &tokens, &layout);
-        Ok(Encoded { tokens, layout, routings })
+        Ok(Encoded { tokens: x, layout, routings })
+    }
+
+    /// What the normalisation behind the last block makes of tokens, if there is one.
+    pub(crate) fn normed(&self, tokens: Tensor<2>) -> Tensor<2> {
+        match &self.norm {
+            Some(norm) => norm.forward(tokens),
+            None => tokens,
+        }
     }
 
     /// MC samples are drawn at inference only; other members exist always.

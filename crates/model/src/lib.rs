@@ -30,6 +30,11 @@
 
 #![forbid(unsafe_code)]
 
+/// What the README shows compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub mod checkpoint;
 pub mod cost;
 pub mod import;
@@ -63,7 +68,9 @@ pub use layers::{
 };
 pub use mode::Mode;
 pub use omma_kernels::Activation;
-pub use parameters::{Parameter, ParameterValues, parameter_values, parameters, with_values};
+pub use parameters::{
+    Parameter, ParameterValues, frozen, parameter_values, parameters, with_values,
+};
 pub use predictions::Predictions;
 pub use tensors::{FloatType, TensorInfo, TensorSource, open_tensors};
 pub use vit::{IMAGES, Output, VisionTransformer};

@@ -154,3 +154,27 @@ pub fn with_values(
         None => Ok(model),
     }
 }
+
+/// The model with some of its parameters left out of every graph of gradients, on whatever device it goes.
+pub fn frozen(
+    model: VisionTransformer,
+    is_frozen: impl FnMut(&Parameter) -> bool,
+) -> VisionTransformer {
+    struct Freeze<F>(Path, F);
+    impl<F: FnMut(&Parameter) -> bool> ModuleMapper for Freeze<F> {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let parameter = Parameter { name: self.0.name(), shape: param.lazy_shape().to_vec() };
+            match (self.1)(&parameter) {
+                true => param.set_require_grad(false),
+                false => param,
+            }
+        }
+    }
+    model.map(&mut Freeze(Path::default(), is_frozen))
+}

@@ -98,19 +98,74 @@ impl VisionTransformer {
         mut observe: impl FnMut(Stage, &Tensor<3>),
     ) -> Result<Output> {
         let tokens = self.embed.forward(self.checked(images)?);
-        let [batch, length, width] = tokens.dims();
-        let by_image = |rows: Tensor<2>, layout: &Layout| {
-            rows.reshape([batch * layout.members(), length, width])
-        };
-        let Encoded { tokens, layout, routings } = self.encoder.forward_observed(
-            tokens.reshape([batch * length, width]),
-            Layout::of(vec![Sequences { count: batch, tokens: length, modality: Some(IMAGES) }]),
-            mode,
-            |stage, tokens, layout| observe(stage, &by_image(tokens.clone(), layout)),
-        )?;
-        let tokens = by_image(tokens, &layout);
+        let [_, length, width] = tokens.dims();
+        let (rows, layout) = rows(tokens);
+        let encoded =
+            self.encoder.forward_observed(rows, layout, mode, |stage, tokens, layout| {
+                let images = layout.rows() / length;
+                observe(stage, &tokens.clone().reshape([images, length, width]));
+            })?;
+        Ok(self.decided(encoded, length, mode))
+    }
+
+    /// What images are when they enter block `first`: patches, through the blocks below it as in
+    /// predictions. These are blocks that the members of an ensemble share.
+    ///
+    /// - `images`: as for [`Self::forward`]
+    /// - returns: `[B, T, D]`
+    pub fn trunk(&self, first: usize, images: Tensor<4>) -> Result<Tensor<3>> {
+        let tokens = self.embed.forward(self.checked(images)?);
+        let shape = tokens.dims();
+        let (rows, layout) = rows(tokens);
+        Ok(self.encoder.trunk(first, rows, layout)?.reshape(shape))
+    }
+
+    /// The rest of a forward pass, from tokens that enter block `first`.
+    ///
+    /// - `tokens`: `[B, T, D]`, as [`Self::trunk`] gives them
+    pub fn forward_from(&self, first: usize, tokens: Tensor<3>, mode: &Mode) -> Result<Output> {
+        let [_, length, _] = tokens.dims();
+        let (rows, layout) = rows(tokens);
+        let encoded = self.encoder.forward_from(first, rows, layout, mode)?;
+        Ok(self.decided(encoded, length, mode))
+    }
+
+    /// What the classifier would see of images if the encoder ended after so many blocks, for each of
+    /// `depths`, in their order.
+    ///
+    /// - `images`: as for [`Self::forward`]
+    /// - returns: `[M, B, features]` of each
+    pub fn features_at(
+        &self,
+        images: Tensor<4>,
+        depths: &[usize],
+        mode: &Mode,
+    ) -> Result<Vec<Tensor<3>>> {
+        let tokens = self.embed.forward(self.checked(images)?);
+        let [_, length, _] = tokens.dims();
+        let (rows, layout) = rows(tokens);
+        let mut found = vec![None; depths.len()];
+        self.encoder.forward_observed(rows, layout, mode, |stage, tokens, layout| {
+            let Stage::Block(index) = stage else { return };
+            for (place, _) in depths.iter().enumerate().filter(|(_, depth)| **depth == index + 1) {
+                let tokens = self.encoder.normed(tokens.clone());
+                let (layout, routings) = (layout.clone(), Vec::new());
+                let output = self.decided(Encoded { tokens, layout, routings }, length, mode);
+                found[place] = Some(output.features);
+            }
+        })?;
+        let depth = self.encoder.blocks.len();
+        let missing = |place: usize| ModelError::Depth { asked: depths[place], depth };
+        found.into_iter().enumerate().map(|(place, one)| one.ok_or_else(|| missing(place))).collect()
+    }
+
+    /// What the head makes of tokens, `length` of each copy of an image.
+    fn decided(&self, encoded: Encoded, length: usize, mode: &Mode) -> Output {
+        let Encoded { tokens, layout, routings } = encoded;
+        let [rows, width] = tokens.dims();
+        let tokens = tokens.reshape([rows / length, length, width]);
         let (features, predictions) = self.head.forward(tokens, layout.members(), mode);
-        Ok(Output { predictions, features, routings })
+        Output { predictions, features, routings }
     }
 
     fn checked(&self, images: Tensor<4>) -> Result<Tensor<4>> {
@@ -132,4 +187,11 @@ impl VisionTransformer {
             }
         }
     }
+}
+
+/// Tokens of images `[B, T, D]` as rows, and how these lie.
+fn rows(tokens: Tensor<3>) -> (Tensor<2>, Layout) {
+    let [count, length, width] = tokens.dims();
+    let kind = Sequences { count, tokens: length, modality: Some(IMAGES) };
+    (tokens.reshape([count * length, width]), Layout::of(vec![kind]))
 }

@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `recipe/` | what makes a run, as a user writes it |
 //! | `resolved.rs` | the same with data opened, classes known, device chosen |
+//! | `freezing.rs` | which parameters do not learn |
+//! | `activations/` | what a frozen part makes of images, kept on disk |
+//! | `memory.rs` | how much memory a step takes, before the first one |
 //! | `task/` | what a model is trained for: targets, loss, scores, what a report shows |
 //! | `start/` | what a run begins with, or goes on with |
 //! | `trainer/` | one pass, several side by side, the loop around them, and its end |
@@ -22,7 +25,10 @@ pub mod optimiser;
 pub mod recipe;
 pub mod run;
 
+mod activations;
 mod error;
+mod freezing;
+mod memory;
 mod report;
 mod resolved;
 mod start;
@@ -30,6 +36,8 @@ mod task;
 mod trainer;
 
 pub use error::{Result, TrainError};
+pub use freezing::Freeze;
+pub use memory::StepMemory;
 pub use recipe::Recipe;
 pub use resolved::Resolved;
 pub use start::Resume;

@@ -9,6 +9,7 @@ use omma_model::checkpoint;
 
 use crate::{
     error::Result,
+    memory::StepMemory,
     recipe::Recipe,
     task::{Task, TaskKind},
 };
@@ -32,11 +33,16 @@ pub struct Resolved {
     pub(crate) data: Splits,
     /// Where tensors are, without gradients.
     pub(crate) device: Device,
+    /// What a step takes.
+    pub(crate) memory: StepMemory,
+    /// What is worth knowing before it begins.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Resolved {
     /// Opens what the recipe of a new run names, and gives its model what follows from that: the data's
-    /// classes, and the grid of positions of the checkpoint that it starts from.
+    /// classes, and the grid of positions of the checkpoint that it starts from. A batch that would not fit
+    /// into memory is cut into parts.
     pub fn new(mut recipe: Recipe, device: &Device) -> Result<Self> {
         if let Some(path) = &recipe.init {
             let from = checkpoint::summary(path)?.config.image;
@@ -45,7 +51,11 @@ impl Resolved {
                 recipe.model.image.position_resolution = Some(grid);
             }
         }
-        Self::again(recipe, device)
+        let mut resolved = Self::again(recipe, device)?;
+        // The parts belong to the recipe from now on: a run that goes on elsewhere has the same.
+        resolved.notes.extend(resolved.recipe.fit_into_memory()?);
+        resolved.memory = resolved.recipe.step_memory()?;
+        Ok(resolved)
     }
 
     /// The same for a run that goes on, whose recipe has everything but open data.
@@ -59,7 +69,8 @@ impl Resolved {
         let task = TaskKind::of(&recipe, &data)?;
         recipe.model = task.fitted(recipe.model);
         recipe.check()?;
-        Ok(Self { recipe, task, data, device: device.clone() })
+        let memory = recipe.step_memory()?;
+        Ok(Self { recipe, task, data, device: device.clone(), memory, notes: Vec::new() })
     }
 
     /// The recipe with everything in it.

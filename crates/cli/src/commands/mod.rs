@@ -9,6 +9,7 @@ pub(crate) mod fewshot;
 pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod predict;
+pub(crate) mod probe;
 pub(crate) mod recipes;
 pub(crate) mod study;
 pub(crate) mod train;

@@ -10,6 +10,7 @@ mod open;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod records;
+mod stamp;
 mod webdataset;
 
 #[cfg(feature = "parquet")]
@@ -20,6 +21,7 @@ pub use self::{
     csv::CsvFile,
     idx::Idx,
     open::{DataSpec, open, open_whole, whole_name},
+    stamp::stamp,
     webdataset::WebDataset,
 };
 

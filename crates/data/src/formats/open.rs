@@ -78,6 +78,15 @@ pub fn open_whole(spec: &DataSpec) -> Result<Shared> {
     }
 }
 
+/// The path that a data set is read from; nothing for the built-in world.
+pub(super) fn place(spec: &DataSpec) -> Option<PathBuf> {
+    match spec.name.as_str() {
+        "world" | "world-near-ood" | "world-far-ood" => None,
+        "fashion-mnist" if !Path::new("fashion-mnist").exists() => Some(FASHION_MNIST.into()),
+        path => Some(path.into()),
+    }
+}
+
 fn find(spec: &DataSpec, split: Split) -> Result<Shared> {
     match spec.name.as_str() {
         "world" => return world(spec, split, Variant::Usual),

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use omma_base::Seed;
 use rayon::prelude::*;
 
 use super::{Batch, Pixels, bad_files::BadFiles};
 use crate::{
-    augment::Transform,
+    augment::{Augmentation, Transform},
     dataset::Shared,
     error::Result,
     picture::Picture,
@@ -23,6 +24,7 @@ pub struct EvalLoader {
     batch: usize,
     targets: TargetKind,
     change: Option<Change>,
+    augmentation: Option<(Augmentation, Seed)>,
     bad: BadFiles,
     next: usize,
 }
@@ -39,6 +41,7 @@ impl EvalLoader {
             batch: batch.max(1),
             targets: TargetKind::default(),
             change: None,
+            augmentation: None,
             bad: BadFiles::new(BAD_SHARE),
             next: 0,
         }
@@ -55,10 +58,21 @@ impl EvalLoader {
         Self { change: Some(change), ..self }
     }
 
+    /// With an augmentation of every image, drawn from a seed and the sample's index, instead of its middle.
+    pub fn with_augmentation(self, augmentation: Augmentation, seed: Seed) -> Self {
+        Self { augmentation: Some((augmentation, seed)), ..self }
+    }
+
     /// - returns: the sample's index, its pixels `[H, W, 3]`, and its target
     fn image(&self, index: usize) -> Result<Option<(usize, Vec<f32>, Target)>> {
         let Some(mut sample) = self.bad.read(&self.data, index)? else { return Ok(None) };
-        let transform = Transform::centre(sample.picture.resolution(), self.pixels.resolution);
+        let (image, resolution) = (sample.picture.resolution(), self.pixels.resolution);
+        let transform = match &self.augmentation {
+            None => Transform::centre(image, resolution),
+            Some((augmentation, seed)) => {
+                augmentation.draw(image, resolution, &mut seed.numbered(index as u64).rng())
+            }
+        };
         let classes = self.data.classes().len();
         let target = self.targets.of((index, &mut sample), classes, &transform)?;
         let mut picture = transform.picture(&sample.picture);

@@ -4,12 +4,14 @@
 mod bad_files;
 mod eval;
 mod options;
+mod order;
 mod train;
 mod workers;
 
 pub use self::{
     eval::{Change, EvalLoader},
     options::TrainOptions,
+    order::Order,
     train::{Cursor, TrainLoader},
 };
 

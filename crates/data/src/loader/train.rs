@@ -6,9 +6,8 @@ use std::{
 };
 
 use omma_base::Seed;
-use rand::seq::SliceRandom;
 
-use super::{Batch, bad_files::BadFiles, options::TrainOptions, workers::Workers};
+use super::{Batch, bad_files::BadFiles, options::TrainOptions, order::Order, workers::Workers};
 use crate::{
     augment::mix,
     dataset::{Sample, Shared},
@@ -29,7 +28,7 @@ pub struct TrainLoader {
     workers: Workers,
     started: u64,
     running: VecDeque<Receiver<Result<Batch>>>,
-    order: Option<(u64, Arc<Vec<u32>>)>,
+    order: Order,
 }
 
 /// What all workers share.
@@ -47,9 +46,7 @@ impl TrainLoader {
         if data.is_empty() {
             return Err(DataError::NotFound("there are no training images".to_owned()));
         }
-        if u32::try_from(data.len()).is_err() {
-            return Err(DataError::Options(format!("{} images are too many", data.len())));
-        }
+        let order = Order::new(data.len(), options.batch, seed)?;
         let workers = Workers::new(options.workers).map_err(|_| DataError::WorkerLost)?;
         let bad = BadFiles::new(options.bad_share);
         Ok(Self {
@@ -57,13 +54,8 @@ impl TrainLoader {
             workers,
             started: cursor.batches,
             running: VecDeque::new(),
-            order: None,
+            order,
         })
-    }
-
-    /// Batches of an epoch; a data set smaller than a batch is repeated inside it.
-    fn batches_per_epoch(&self) -> u64 {
-        (self.source.data.len() / self.source.options.batch).max(1) as u64
     }
 
     /// The next batch; those behind it are being made meanwhile.
@@ -81,32 +73,20 @@ impl TrainLoader {
 
     fn start(&mut self) {
         let number = self.started;
-        let per_epoch = self.batches_per_epoch();
-        let (epoch, place) = (number / per_epoch, number % per_epoch);
-        let order = match &self.order {
-            Some((of, order)) if *of == epoch => order.clone(),
-            _ => {
-                let mut order: Vec<u32> = (0..self.source.data.len() as u32).collect();
-                order.shuffle(&mut self.source.seed.named("epoch").numbered(epoch).rng());
-                let order = Arc::new(order);
-                self.order = Some((epoch, order.clone()));
-                order
-            }
-        };
+        let (order, first) = self.order.of(number);
         let (source, seed) =
             (self.source.clone(), self.source.seed.named("batch").numbered(number));
-        self.running.push_back(self.workers.start(move || source.batch(&order, place, seed)));
+        self.running.push_back(self.workers.start(move || source.batch(&order, first, seed)));
         self.started += 1;
     }
 }
 
 impl Source {
-    fn batch(&self, order: &[u32], place: u64, seed: Seed) -> Result<Batch> {
+    fn batch(&self, order: &[u32], first: usize, seed: Seed) -> Result<Batch> {
         let options = &self.options;
         let (classes, resolution) = (self.data.classes().len(), options.pixels.resolution);
         let mut pixels = Vec::with_capacity(options.batch * resolution.pixels() * 3);
         let (mut targets, mut indices) = (Vec::new(), Vec::new());
-        let first = place as usize * options.batch;
         for slot in 0..options.batch {
             let mut rng = seed.named("image").numbered(slot as u64).rng();
             let (index, mut sample) = self.sample(order, first + slot)?;

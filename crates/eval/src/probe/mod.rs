@@ -5,11 +5,13 @@
 //! The bias dominates the spectrum, so everything is solved in double precision.
 
 mod algebra;
+mod logistic;
 
 use burn::tensor::{Device, Tensor};
 use thiserror::Error;
 
 use self::algebra::{matrix, solve, values};
+pub use self::logistic::{LogisticSupport, Start};
 
 /// The constant feature.
 const BIAS: f64 = 100.0;
@@ -56,6 +58,38 @@ struct Equations {
 struct Whitening {
     mean: Vec<f64>,
     deviation: Vec<f64>,
+}
+
+/// A linear classifier of features as they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinearHead {
+    /// `[D, classes]`
+    pub weights: Vec<f64>,
+    /// `[classes]`
+    pub bias: Vec<f64>,
+}
+
+impl LinearHead {
+    /// `[N, classes]` for features `[N, D]`.
+    pub fn logits(&self, features: &[f32]) -> Vec<f32> {
+        let classes = self.bias.len();
+        let width = self.weights.len() / classes.max(1);
+        let mut logits = Vec::with_capacity(features.len() / width.max(1) * classes);
+        for row in features.chunks_exact(width.max(1)) {
+            let mut sums = self.bias.clone();
+            for (x, weights) in row.iter().zip(self.weights.chunks_exact(classes)) {
+                sums.iter_mut().zip(weights).for_each(|(sum, w)| *sum += f64::from(*x) * w);
+            }
+            logits.extend(sums.iter().map(|sum| *sum as f32));
+        }
+        logits
+    }
+
+    /// The same with all logits divided by a temperature.
+    pub fn at_temperature(&self, temperature: f64) -> Self {
+        let over = |values: &[f64]| values.iter().map(|value| value / temperature).collect();
+        Self { weights: over(&self.weights), bias: over(&self.bias) }
+    }
 }
 
 /// A linear classifier of features.
@@ -195,14 +229,35 @@ impl Whitening {
 
     /// `[N, D]` to `[N, D + 1]`.
     fn apply(&self, features: &[f32]) -> Vec<f64> {
+        self.with_constant(features, BIAS)
+    }
+
+    /// The same with another constant feature.
+    fn with_constant(&self, features: &[f32], constant: f64) -> Vec<f64> {
         let width = self.mean.len();
         let mut x = Vec::with_capacity(features.len() / width * (width + 1));
         for row in features.chunks_exact(width) {
             let statistics = self.mean.iter().zip(&self.deviation);
             x.extend(row.iter().zip(statistics).map(|(x, (m, d))| (f64::from(*x) - m) / d));
-            x.push(BIAS);
+            x.push(constant);
         }
         x
+    }
+
+    /// The classifier of features as they are that weights `[D + 1, classes]` of whitened ones are.
+    fn folded(&self, weights: &[f64], classes: usize, constant: f64) -> LinearHead {
+        let width = self.mean.len();
+        let mut bias: Vec<f64> =
+            weights[width * classes..].iter().map(|weight| weight * constant).collect();
+        let mut folded = Vec::with_capacity(width * classes);
+        let rows = weights.chunks_exact(classes.max(1));
+        for (row, (mean, deviation)) in rows.zip(self.mean.iter().zip(&self.deviation)) {
+            for (bias, weight) in bias.iter_mut().zip(row) {
+                *bias -= weight * mean / deviation;
+                folded.push(weight / deviation);
+            }
+        }
+        LinearHead { weights: folded, bias }
     }
 }
 
@@ -241,6 +296,11 @@ impl Probe<'_> {
     /// `[D + 1, classes]`: the constant feature's come last.
     pub fn weights(&self) -> Vec<f64> {
         values(self.weights.clone())
+    }
+
+    /// The same as a classifier of features as they are, whitening and constant folded in.
+    pub fn folded(&self) -> LinearHead {
+        self.support.whitening.folded(&self.weights(), self.support.classes, BIAS)
     }
 
     /// `[N, classes]` for features `[N, D]`.

@@ -7,12 +7,14 @@
 //! | `shift.rs` | and on corrupted images? |
 //! | `ood.rs` | are out-of-distribution images told from the test images? |
 //! | `fewshot.rs` | what do frozen features know about classes? |
+//! | `probe.rs` | which linear classifier on frozen features is to be kept? |
 //! | `linear.rs` | how far does a linear classifier on pixels come? |
 //! | `mod.rs` | the first four as one protocol, and the record of it, `eval.json` |
 
 pub(crate) mod fewshot;
 pub(crate) mod linear;
 pub(crate) mod ood;
+pub(crate) mod probe;
 pub(crate) mod shift;
 pub(crate) mod temperature;
 pub(crate) mod test;

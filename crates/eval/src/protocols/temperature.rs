@@ -20,7 +20,7 @@ const MOST_IMAGES: usize = 5_000;
 
 /// The logits of all members for some images, and the labels of these.
 #[derive(Debug, Clone, Default)]
-struct Validation {
+pub(super) struct Validation {
     members: usize,
     logits: Vec<f32>,
     labels: Vec<usize>,
@@ -112,7 +112,7 @@ impl Scaled {
 }
 
 impl Validation {
-    fn add(&mut self, logits: &[&[f32]], label: usize) {
+    pub(super) fn add(&mut self, logits: &[&[f32]], label: usize) {
         self.members = logits.len();
         logits.iter().for_each(|logits| self.logits.extend_from_slice(logits));
         self.labels.push(label);
@@ -123,7 +123,7 @@ impl Validation {
     }
 
     /// Mean negative log-likelihood of the members' average with all logits divided by a temperature.
-    fn nll(&self, temperature: f64) -> f64 {
+    pub(super) fn nll(&self, temperature: f64) -> f64 {
         let per_image = self.logits.len() / self.labels.len().max(1);
         let classes = per_image / self.members.max(1);
         let images = self.logits.chunks_exact(per_image.max(1)).zip(&self.labels);
@@ -138,7 +138,7 @@ impl Validation {
 
     /// The temperature of the least NLL. The NLL of one model has a single minimum in `1/T`; that of an
     /// average need not, so the whole range is looked at before a golden-section search.
-    fn fit(&self) -> f64 {
+    pub(super) fn fit(&self) -> f64 {
         let at = |step: usize| RANGE.0 + (RANGE.1 - RANGE.0) * step as f64 / (COARSE - 1) as f64;
         let cost = |logarithm: f64| self.nll(logarithm.exp());
         let coarse: Vec<f64> = (0..COARSE).map(|step| cost(at(step))).collect();

@@ -159,6 +159,11 @@ impl EncoderConfig {
         Ok(None)
     }
 
+    /// Blocks from the first on that all members of an ensemble have in common; all of them without one.
+    pub fn shared_blocks(&self) -> Result<usize> {
+        Ok(self.tiling()?.map_or(self.depth, |tiling| tiling.block))
+    }
+
     /// Pairs of settings that contradict each other, and whether they are there.
     pub(super) fn clashes(&self) -> Result<Vec<(bool, &'static str, &'static str)>> {
         let moe = self.moe.as_ref();

@@ -14,10 +14,12 @@
 //!
 //! Position interpolation, class-token concatenation, sorting and the optimiser are not counted.
 
+mod image_memory;
 mod products;
 
 use omma_base::{Resolution, Seed, memory};
 use omma_routing::Allocation;
+pub use image_memory::ImageMemory;
 pub use products::Dispatching;
 use serde::Serialize;
 

@@ -4,10 +4,12 @@ mod adapt;
 mod deep_ensemble;
 mod permute;
 mod reconfigure;
+mod truncate;
 mod upcycle;
 
 pub use adapt::{Target, adapt};
 pub use deep_ensemble::DeepEnsemble;
 pub use permute::permute_experts;
 pub use reconfigure::reconfigure;
+pub use truncate::truncated;
 pub use upcycle::{Start, Upcycling, step_zero_difference, upcycle};

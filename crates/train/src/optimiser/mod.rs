@@ -202,6 +202,15 @@ impl Optimiser {
 }
 
 impl OptimiserConfig {
+    /// Numbers that are remembered of every parameter, about.
+    pub(crate) fn vectors_per_parameter(&self) -> u64 {
+        match self.kind {
+            OptimiserKind::AdamW | OptimiserKind::Lamb => 2,
+            OptimiserKind::Sgd | OptimiserKind::BigVisionAdafactor => 1,
+            OptimiserKind::Adafactor => 0,
+        }
+    }
+
     fn rule(&self) -> Box<dyn Rule> {
         let Self { beta1, beta2, epsilon, factor_from, .. } = *self;
         match self.kind {

@@ -21,6 +21,8 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("fashion-vit", include_str!("../../recipes/fashion-vit.toml")),
     ("cifar10-vmoe", include_str!("../../recipes/cifar10-vmoe.toml")),
     ("cifar10-vit", include_str!("../../recipes/cifar10-vit.toml")),
+    ("finetune", include_str!("../../recipes/finetune.toml")),
+    ("finetune-last", include_str!("../../recipes/finetune-last.toml")),
     ("finetune-vmoe", include_str!("../../recipes/finetune-vmoe.toml")),
     ("finetune-vimoe", include_str!("../../recipes/finetune-vimoe.toml")),
     ("imagenet-scratch", include_str!("../../recipes/imagenet-scratch.toml")),

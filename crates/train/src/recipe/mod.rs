@@ -11,10 +11,7 @@ mod request;
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use omma_base::{
-    memory,
-    range::{OutOfRange, check_all},
-};
+use omma_base::range::{OutOfRange, check_all};
 use omma_data::{
     Pixels, Selection, Shared, TargetKind, TrainOptions,
     augment::{Augmentation, Mixing},
@@ -32,6 +29,7 @@ pub use self::{
 };
 use crate::{
     error::{Result, TrainError},
+    freezing::Freeze,
     optimiser::{OptimiserConfig, Schedule},
     task::TaskKind,
 };
@@ -54,6 +52,10 @@ pub struct DataRecipe {
     pub validation: f64,
     /// Share of files that may be unreadable before the run stops.
     pub bad_share: f64,
+    /// Whether what the frozen part makes of the images is computed once and kept on disk.
+    pub cache: bool,
+    /// Draws of the augmentation of every image that are kept; 0 for the image as in evaluations.
+    pub cache_augmentations: usize,
     /// Threads that make batches.
     pub workers: usize,
     /// Batches made ahead of time.
@@ -70,6 +72,8 @@ impl Default for DataRecipe {
             limit: 0,
             validation: 0.02,
             bad_share: 0.01,
+            cache: false,
+            cache_augmentations: 0,
             workers: 2,
             prefetch: 2,
         }
@@ -102,6 +106,9 @@ pub struct TrainRecipe {
     /// Parts of those that are computed side by side, each on its own threads and with its own routing,
     /// as on so many devices.
     pub shards: usize,
+    /// What does not learn, such as `["embed", "0-9"]`: no gradients, nothing remembered, and run as in
+    /// predictions where nothing below it learns.
+    pub freeze: Freeze,
     /// Share of every target that is spread over all classes.
     pub label_smoothing: f64,
     /// Decay of the moving average of the weights; 0 for none.
@@ -130,6 +137,7 @@ impl Default for TrainRecipe {
             batch: 128,
             accumulation: 1,
             shards: 1,
+            freeze: Freeze::default(),
             label_smoothing: 0.0,
             ema: 0.0,
             evaluate_every: 0,
@@ -221,31 +229,6 @@ impl Recipe {
         }
     }
 
-    /// Refuses what cannot fit into memory, whatever else a step needs: weights, gradients and what the
-    /// optimiser remembers of them, and the images of the batches that are made ahead.
-    pub fn check_memory(&self) -> Result<()> {
-        let Some(available) = memory::available() else { return Ok(()) };
-        let parameters =
-            self.model.cost(self.model.image.resolution).map_err(of_model)?.params_total;
-        let image = (self.model.image.resolution.pixels() * 3 + self.model.classes()) as u64;
-        // Batches are made in the parts that a step computes.
-        let parts = (self.data.prefetch as u64).saturating_add(self.train.shards as u64);
-        let images = parts.saturating_mul((self.train.batch / self.train.parts().max(1)) as u64);
-        let numbers = parameters.saturating_mul(3).saturating_add(image.saturating_mul(images));
-        let needed = numbers.saturating_mul(4);
-        let gigabytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-        match needed > available {
-            false => Ok(()),
-            true => Err(recipe_error(format!(
-                "{parameters} parameters (model) and {images} images of {} pixels (train.batch, \
-                 data.prefetch) need {:.1} GiB at least, and there are {:.1}",
-                self.model.image.resolution,
-                gigabytes(needed),
-                gigabytes(available)
-            ))),
-        }
-    }
-
     /// Settings in which two recipes differ: the key, its value here and there.
     pub(crate) fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
         let [here, there] = [self, other].map(|recipe| recipe.settings());
@@ -272,6 +255,7 @@ impl Recipe {
             return Err(recipe_error("init names no checkpoint".to_owned()));
         }
         self.check_magnitude()?;
+        self.check_cache()?;
         let train = &self.train;
         if train.steps == 0 && train.epochs == 0.0 {
             return Err(recipe_error("train.steps and train.epochs are both 0".to_owned()));
@@ -290,6 +274,33 @@ impl Recipe {
             )));
         }
         Ok(())
+    }
+
+    /// Activations are of single images, as they are or as they were drawn.
+    fn check_cache(&self) -> Result<()> {
+        let data = &self.data;
+        if !data.cache {
+            return match data.cache_augmentations {
+                0 => Ok(()),
+                _ => Err(recipe_error(
+                    "data.cache_augmentations is of data.cache=true, which is not set".to_owned(),
+                )),
+            };
+        }
+        let mixes = self.mixing != Mixing::default();
+        match () {
+            () if mixes => Err(recipe_error(
+                "data.cache keeps activations of single images, and mixing.mixup or mixing.cutmix \
+                 mixes pixels of two: set both to 0, or data.cache=false"
+                    .to_owned(),
+            )),
+            () if self.model.mimo.is_some() => Err(recipe_error(
+                "data.cache keeps activations of single images, and MIMO puts several into one; set \
+                 data.cache=false"
+                    .to_owned(),
+            )),
+            () => Ok(()),
+        }
     }
 
     /// How far magnitudes go depends on the policy.

@@ -21,6 +21,7 @@ pub(super) const RANGES: &Ranges = &[
     ("data.limit", MANY),
     ("data.validation", BELOW_ONE),
     ("data.bad_share", SHARE),
+    ("data.cache_augmentations", Range::of(0.0, 1_000.0)),
     ("data.workers", Range::of(0.0, 256.0)),
     ("data.prefetch", Range::of(0.0, 1_024.0)),
     ("augment.smallest_crop", Range::above(0.0, 1.0)),

@@ -10,6 +10,7 @@ use self::{changes::changes, initial::starting_model};
 
 use crate::{
     error::{Result, TrainError},
+    freezing::Freezing,
     optimiser::Optimiser,
     recipe::{Recipe, recipe_error},
     resolved::Resolved,
@@ -33,6 +34,7 @@ pub(crate) struct Begin {
     pub(crate) weights: Weights,
     pub(crate) average: Option<Average>,
     pub(crate) optimiser: Optimiser,
+    pub(crate) freezing: Freezing,
     pub(crate) progress: Progress,
     /// The step of the checkpoint that it goes on from.
     pub(crate) from: Option<u64>,
@@ -41,18 +43,27 @@ pub(crate) struct Begin {
 impl Begin {
     /// From the start.
     pub(crate) fn fresh(resolved: &Resolved, device: &Device) -> Result<Self> {
-        resolved.recipe.check_memory()?;
         let model = starting_model(resolved, device)?;
-        Ok(Self::with(&resolved.recipe, model))
+        Self::with(&resolved.recipe, model)
     }
 
-    fn with(recipe: &Recipe, model: VisionTransformer) -> Self {
-        let weights = Weights::of(&model);
+    fn with(recipe: &Recipe, model: VisionTransformer) -> Result<Self> {
+        let freezing = recipe.train.freeze.of(&model)?;
+        if recipe.data.cache && freezing.trunk.is_none() {
+            return Err(recipe_error(
+                "data.cache keeps what a frozen part makes of the images, and nothing is frozen from \
+                 the embedding on: set train.freeze=embed,0-9 as well, or backbone"
+                    .to_owned(),
+            ));
+        }
+        let model = freezing.apply(model);
+        let weights = Weights::learning(&model, &freezing);
         let parameters = weights.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
         let optimiser = Optimiser::new(recipe.optimiser, recipe.model.encoder.depth, parameters);
         let decay = recipe.train.ema;
         let average = (decay > 0.0).then(|| Average::new(decay, &weights.values));
-        Self { model, weights, average, optimiser, progress: Progress::default(), from: None }
+        let (progress, from) = (Progress::default(), None);
+        Ok(Self { model, weights, average, optimiser, freezing, progress, from })
     }
 
     /// From the newest checkpoint that can be read. Those that were read and found damaged are set aside
@@ -117,7 +128,7 @@ impl Begin {
                 run.file("recipe.toml").display()
             )));
         }
-        let mut begin = Self::with(recipe, model);
+        let mut begin = Self::with(recipe, model)?;
         let raw = state.restore(&mut begin.optimiser, begin.average.is_some());
         // What does not fit a changed recipe is not damaged.
         let raw = raw.map_err(|error| match changed {

@@ -2,10 +2,10 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
-use omma_data::{Batch, Shared, TargetKind, Targets, augment::Mixing};
+use omma_data::{Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
-    Binning, Images, System, Test, TestProtocol, Watcher, images_of, linear_baseline,
-    metrics::largest, pixels_for,
+    Binning, Images, System, Test, TestProtocol, Watcher, linear_baseline, metrics::largest,
+    pixels_for,
 };
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
@@ -14,7 +14,7 @@ use crate::{
     error::Result,
     recipe::{Recipe, recipe_error},
     resolved::Splits,
-    trainer::Stop,
+    trainer::{Examples, Learner, Stop, Tokens},
 };
 
 const ACCURACY: Measure = Measure { key: "accuracy", title: "accuracy", unit: Unit::Share };
@@ -101,30 +101,29 @@ impl Task for Classification {
     /// (paper 000 App. C.1); those of MIMO each on their own.
     fn forward(
         &self,
-        model: &VisionTransformer,
-        mut batch: Batch,
+        learner: &Learner,
+        examples: Examples,
         seed: Seed,
         device: &Device,
     ) -> Result<Forward> {
-        let mut pictures = images_of(&mut batch, device);
-        let count = batch.len();
-        let Targets::Classes { distribution, classes, .. } = batch.targets else {
+        let mut input = examples.input.tensors(device);
+        let Targets::Classes { distribution, classes, .. } = examples.targets else {
             return Err(recipe_error("a classifier learns from classes".to_owned()));
         };
         let mut labels: Vec<usize> = distribution.chunks_exact(classes).map(largest).collect();
-        let targets = TensorData::new(distribution, [1, count, classes]);
+        let targets = TensorData::new(distribution, [1, labels.len(), classes]);
         let mut targets = Tensor::<3>::from_data(targets, device);
-        if let Some(config) = &model.config().mimo {
-            let paired = pair(pictures, config, seed.named("mimo"));
+        if let (Some(config), Tokens::Images(images)) = (&learner.config().mimo, &input) {
+            let paired = pair(images.clone(), config, seed.named("mimo"));
             let chosen = paired.sources.iter().map(|rows| {
                 let rows: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
                 targets.clone().select(1, Tensor::from_data(rows.as_slice(), device))
             });
             targets = Tensor::cat(chosen.collect(), 0);
             labels = paired.sources[0].iter().map(|row| labels[*row]).collect();
-            pictures = paired.images;
+            input = Tokens::Images(paired.images);
         }
-        let output = model.forward(pictures, &Mode::Training(seed))?;
+        let output = learner.forward(input, &Mode::Training(seed))?;
         let correct = {
             let logits = output.predictions.logits.clone().detach();
             let [_, rows, _] = logits.dims();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 use omma_base::Seed;
-use omma_data::{Batch, Shared, TargetKind};
+use omma_data::{Shared, TargetKind};
 use omma_eval::routing::LayerHealth;
 use omma_model::{ModelConfig, VisionTransformer};
 use omma_report::Page;
@@ -20,7 +20,12 @@ use serde::{Deserialize, Serialize};
 
 use self::classification::Classification;
 pub use self::scores::{Measure, TaskScores, Unit};
-use crate::{error::Result, recipe::Recipe, resolved::Splits, trainer::Stop};
+use crate::{
+    error::Result,
+    recipe::Recipe,
+    resolved::Splits,
+    trainer::{Examples, Learner, Stop},
+};
 
 /// The tasks by name, as a recipe says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -60,11 +65,11 @@ pub(crate) trait Task: Send + Sync {
     /// Why a run cannot go on with the data as it is, where that has changed too much for its model.
     fn conflict(&self, trained: &ModelConfig) -> Option<String>;
 
-    /// Runs a training batch forwards. Everything random comes from the seed.
+    /// Runs training examples forwards. Everything random comes from the seed.
     fn forward(
         &self,
-        model: &VisionTransformer,
-        batch: Batch,
+        learner: &Learner,
+        examples: Examples,
         seed: Seed,
         device: &Device,
     ) -> Result<Forward>;

@@ -4,6 +4,7 @@ mod average;
 mod divergence;
 mod finish;
 mod interval;
+mod learner;
 mod shards;
 mod step;
 mod stop;
@@ -18,13 +19,21 @@ use omma_eval::{EvalError, routing::RoutingTally};
 use omma_model::{ModelError, VisionTransformer, checkpoint};
 use omma_routing::RoutingError;
 
-pub(crate) use self::average::Average;
-use self::{divergence::Divergence, interval::Interval, shards::Shards, step::Pass};
+pub(crate) use self::{
+    average::Average,
+    learner::{Examples, Input, Learner, Tokens},
+};
+use self::{
+    divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass,
+};
 pub use self::{finish::TrainingResult, stop::Stop, weights::Weights};
 
 use crate::{
+    activations::{ActivationLoader, Source, open_or_make},
     error::{Result, TrainError},
+    freezing::Freezing,
     logs::{EvaluationRecord, Logs, Record, TrainRecord},
+    memory::StepMemory,
     optimiser::{Optimiser, clip_global_norm},
     recipe::Recipe,
     resolved::Resolved,
@@ -47,6 +56,10 @@ pub trait Observer {
     fn saved(&mut self, _: u64) {}
     /// Something takes time that is not training.
     fn doing(&mut self, _: &str) {}
+    /// So many images of such work are done.
+    fn counting(&mut self, _what: &str, _done: usize, _of: usize) {}
+    /// Something is worth knowing.
+    fn note(&mut self, _: &str) {}
 }
 
 /// What is going to happen.
@@ -62,10 +75,14 @@ pub struct Outline {
     pub test_images: usize,
     /// Parameters.
     pub parameters: usize,
+    /// Those of them that learn.
+    pub learning: usize,
     /// Multiply-adds per image, forwards.
     pub multiply_adds: u64,
     /// What the model is judged by on the way.
     pub measures: &'static [Measure],
+    /// What a step takes.
+    pub memory: StepMemory,
 }
 
 /// How a run ended.
@@ -94,7 +111,7 @@ pub struct Trainer {
     weights: Weights,
     average: Option<Average>,
     optimiser: Optimiser,
-    loader: TrainLoader,
+    freezing: Freezing,
     shards: Shards,
     logs: Logs,
     tally: RoutingTally,
@@ -126,7 +143,7 @@ impl Trainer {
     }
 
     fn new(resolved: Resolved, run: RunFolder, begin: Begin, device: Device) -> Result<Self> {
-        let Begin { model, weights, average, optimiser, progress, from } = begin;
+        let Begin { model, weights, average, optimiser, freezing, progress, from } = begin;
         let Resolved { recipe, data, task, .. } = &resolved;
         let cost = recipe.model.cost(recipe.model.image.resolution)?;
         let outline = Outline {
@@ -134,14 +151,12 @@ impl Trainer {
             train_images: data.train.len(),
             validation_images: data.validation.len(),
             test_images: data.test.len(),
-            parameters: weights.count(),
+            parameters: cost.params_total as usize,
+            learning: weights.count(),
             multiply_adds: cost.forward_macs,
             measures: task.measures(),
+            memory: resolved.memory,
         };
-        let cursor = Cursor { batches: progress.step * recipe.train.parts() as u64 };
-        let seed = Seed::new(recipe.seed).named("data");
-        let options = recipe.loading(task.targets());
-        let loader = TrainLoader::new(data.train.clone(), options, seed, cursor)?;
         let shards = Shards::new(recipe.train.shards)?;
         let logs = Logs::open(&run, progress.step)?;
         run.write_json("classes.json", &data.train.classes())?;
@@ -156,7 +171,7 @@ impl Trainer {
             weights,
             average,
             optimiser,
-            loader,
+            freezing,
             shards,
             logs,
             tally: RoutingTally::default(),
@@ -179,6 +194,7 @@ impl Trainer {
     /// Trains and tests, or stops when it is to. Whatever it was doing then, what it has learned is saved.
     pub fn run(mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<Ended> {
         observer.started(&self.outline, &self.progress);
+        self.resolved.notes.iter().for_each(|text| observer.note(text));
         match self.steps(observer, stop) {
             Err(TrainError::Interrupted) => {
                 let step = self.progress.step;
@@ -199,6 +215,25 @@ impl Trainer {
         }
     }
 
+    /// Where the examples from the next step on come from.
+    fn feed(&self, observer: &mut dyn Observer, stop: &Stop) -> Result<Feed> {
+        let Resolved { recipe, task, data, device, .. } = &self.resolved;
+        let cursor = Cursor { batches: self.progress.step * recipe.train.parts() as u64 };
+        let seed = Seed::new(recipe.seed).named("data");
+        let options = recipe.loading(task.targets());
+        let Some(blocks) = self.freezing.trunk.filter(|_| recipe.data.cache) else {
+            let images = data.train.clone();
+            return Ok(Feed::Images(TrainLoader::new(images, options, seed, cursor)?));
+        };
+        let model = self.model.clone().valid();
+        let source = Source { recipe, model: &model, blocks, images: &data.train };
+        let store = open_or_make(&source, device, observer, stop)?;
+        let (targets, batch, ahead) = (options.targets, options.batch, options.prefetch);
+        let loader =
+            ActivationLoader::new(store, &data.train, targets, batch, (seed, cursor), ahead)?;
+        Ok(Feed::Activations(loader))
+    }
+
     fn steps(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<()> {
         let mut interval = Interval::default();
         // Where it was interrupted in an evaluation, that comes first.
@@ -209,10 +244,14 @@ impl Trainer {
                 self.save(observer)?;
             }
         }
+        if self.progress.step == self.outline.steps {
+            return Ok(());
+        }
+        let mut feed = self.feed(observer, stop)?;
         while self.progress.step < self.outline.steps {
             stop.check()?;
             let begin = Instant::now();
-            self.step(&mut interval)?;
+            self.step(&mut feed, &mut interval)?;
             let spent = begin.elapsed().as_secs_f64();
             self.progress.seconds += spent;
             interval.seconds += spent;
@@ -222,17 +261,18 @@ impl Trainer {
         Ok(())
     }
 
-    fn step(&mut self, interval: &mut Interval) -> Result<()> {
+    fn step(&mut self, feed: &mut Feed, interval: &mut Interval) -> Result<()> {
         let recipe = &self.resolved.recipe;
         let (step, shards) = (self.progress.step, recipe.train.shards);
         let seed = Seed::new(recipe.seed).named("step").numbered(step);
         let mut sum: Option<Pass> = None;
         for round in 0..recipe.train.accumulation {
             let numbers = (round * shards) as u64..((round + 1) * shards) as u64;
-            let parts = numbers.map(|part| Ok((self.loader.next_batch()?, seed.numbered(part))));
+            let parts = numbers.map(|part| Ok((feed.next()?, seed.numbered(part))));
             let parts = parts.collect::<Result<_>>()?;
             let task = self.resolved.task.as_ref();
-            for found in self.shards.run(task, &self.model, parts, &self.device) {
+            let model = (&self.model, &self.freezing);
+            for found in self.shards.run(task, model, parts, &self.device) {
                 let found = found.map_err(|error| self.or_divergence(step + 1, error))?;
                 match &mut sum {
                     Some(sum) => sum.add(found),
@@ -353,7 +393,9 @@ impl Trainer {
 
     fn judging<'a>(&'a self, stop: &'a Stop) -> Judging<'a> {
         let Resolved { recipe, device, .. } = &self.resolved;
-        Judging { device, batch: recipe.train.batch, stop }
+        // What is learned in parts for lack of memory is judged in parts too.
+        let batch = recipe.train.batch / recipe.train.accumulation.max(1);
+        Judging { device, batch, stop }
     }
 
     /// The model that a user gets: the average where there is one.

@@ -4,15 +4,18 @@
 //! the operations of a small model are too short to be cut up. As on the devices of the papers, each
 //! routes its own images: capacities, priorities and auxiliary losses are those of the shard.
 
-use burn::{module::Module, tensor::Device};
+use burn::tensor::Device;
 use omma_base::Seed;
-use omma_data::Batch;
 use omma_model::VisionTransformer;
 use rayon::ThreadPool;
 
-use super::step::{Pass, pass};
+use super::{
+    Examples, Learner,
+    step::{Pass, pass},
+};
 use crate::{
     error::{Result, TrainError},
+    freezing::Freezing,
     task::Task,
 };
 
@@ -43,11 +46,13 @@ impl Shards {
     pub(crate) fn run(
         &self,
         task: &dyn Task,
-        model: &VisionTransformer,
-        parts: Vec<(Batch, Seed)>,
+        (model, freezing): (&VisionTransformer, &Freezing),
+        parts: Vec<(Examples, Seed)>,
         device: &Device,
     ) -> Vec<Result<Pass>> {
-        let each = |(batch, seed)| pass(task, &separate(model), batch, seed, device);
+        let each = |(examples, seed)| {
+            pass(task, &Learner::of(model, freezing), examples, seed, device)
+        };
         if self.lanes.is_empty() {
             return parts.into_iter().map(each).collect();
         }
@@ -69,11 +74,6 @@ impl Shards {
     }
 }
 
-/// The same weights in memory as leaves of another graph: graphs that share a leaf wait for each other.
-fn separate(model: &VisionTransformer) -> VisionTransformer {
-    model.clone().valid().train()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,9 +90,11 @@ mod tests {
     }
 
     /// Random images.
-    fn parts(count: usize) -> Vec<(Batch, Seed)> {
+    fn parts(count: usize) -> Vec<(Examples, Seed)> {
         use omma_base::Resolution;
         use omma_data::Targets;
+
+        use crate::trainer::Input;
         use rand::RngExt;
         let part = |number: usize| {
             let (images, side, classes) = (6, 16, 10);
@@ -101,12 +103,9 @@ mod tests {
             let labels: Vec<usize> = (0..images).map(|image| (image + number) % classes).collect();
             let pixels =
                 (0..images * side * side * 3).map(|_| rng.random_range(-1.0..1.0)).collect();
-            let target = |label: &usize| (0..classes).map(|c| f32::from(c == *label)).collect();
-            let distribution =
-                labels.iter().flat_map(|label| -> Vec<f32> { target(label) }).collect();
-            let targets = Targets::Classes { labels, distribution, classes };
-            let resolution = Resolution::square(side);
-            (Batch { pixels, targets, indices: (0..images).collect(), resolution }, seed)
+            let targets = Targets::of_classes(labels, classes, 0.0);
+            let input = Input::Pixels { values: pixels, resolution: Resolution::square(side) };
+            (Examples { input, targets }, seed)
         };
         (0..count).map(part).collect()
     }
@@ -116,11 +115,12 @@ mod tests {
         let device = Device::flex().autodiff();
         let Resolved { recipe, task, .. } = resolved();
         let model = recipe.model.init(Seed::new(1), &device).unwrap();
+        let freezing = recipe.train.freeze.of(&model).unwrap();
         let pool = || rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         let found = |lanes: usize| -> Vec<_> {
             let shards = Shards { lanes: (0..lanes).map(|_| pool()).collect() };
             let passes = shards
-                .run(task.as_ref(), &model, parts(5), &device)
+                .run(task.as_ref(), (&model, &freezing), parts(5), &device)
                 .into_iter()
                 .map(Result::unwrap);
             passes.map(|mut p| (p.gradients, p.loss, p.scores, p.routing.take())).collect()

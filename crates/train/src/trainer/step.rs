@@ -2,11 +2,9 @@
 
 use burn::tensor::Device;
 use omma_base::Seed;
-use omma_data::Batch;
 use omma_eval::routing::RoutingTally;
-use omma_model::VisionTransformer;
 
-use super::weights::gradients;
+use super::{Examples, Learner, weights::gradients};
 use crate::{
     error::Result,
     task::{Forward, Task, TaskScores},
@@ -22,22 +20,22 @@ pub(crate) struct Pass {
     pub(crate) loss: f64,
     /// The routers' own part of it.
     pub(crate) auxiliary_loss: f64,
-    /// Gradients of the loss, in the order of the parameters.
+    /// Gradients of the loss, in the order of the parameters that learn.
     pub(crate) gradients: Vec<Vec<f32>>,
     /// Where the tokens went.
     pub(crate) routing: RoutingTally,
 }
 
-/// Runs a batch forwards and backwards.
+/// Runs examples forwards and backwards.
 pub(crate) fn pass(
     task: &dyn Task,
-    model: &VisionTransformer,
-    batch: Batch,
+    learner: &Learner,
+    examples: Examples,
     seed: Seed,
     device: &Device,
 ) -> Result<Pass> {
     let Forward { examples, loss, auxiliary_loss, scores, routings } =
-        task.forward(model, batch, seed, device)?;
+        task.forward(learner, examples, seed, device)?;
     let routing = RoutingTally::of(&routings);
     let own = auxiliary_loss.clone().map_or(0.0, |loss| f64::from(loss.into_scalar::<f32>()));
     let loss = match auxiliary_loss {
@@ -45,7 +43,7 @@ pub(crate) fn pass(
         None => loss,
     };
     let value = f64::from(loss.clone().into_scalar::<f32>());
-    let gradients = gradients(model, &loss.backward());
+    let gradients = gradients(learner.model(), &loss.backward());
     Ok(Pass { examples, scores, loss: value, auxiliary_loss: own, gradients, routing })
 }
 

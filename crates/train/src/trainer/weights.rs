@@ -6,9 +6,9 @@ use burn::{
 };
 use omma_model::{Parameter, VisionTransformer, parameter_values, with_values};
 
-use crate::error::Result;
+use crate::{error::Result, freezing::Freezing};
 
-/// All parameters of a model, in the order of its modules.
+/// The parameters of a model that learn, in the order of its modules.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     /// Names and shapes.
@@ -18,10 +18,20 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// A copy of a model's.
+    /// A copy of those of a model of which all learn.
     pub fn of(model: &VisionTransformer) -> Self {
+        Self::chosen(model, |_| true)
+    }
+
+    /// A copy of those of a model that learn.
+    pub(crate) fn learning(model: &VisionTransformer, freezing: &Freezing) -> Self {
+        Self::chosen(model, |parameter| freezing.learns(parameter))
+    }
+
+    fn chosen(model: &VisionTransformer, wanted: impl Fn(&Parameter) -> bool) -> Self {
         let (parameters, values) = parameter_values(model)
             .into_iter()
+            .filter(|value| wanted(&value.parameter))
             .map(|value| (value.parameter.clone(), value.read()))
             .unzip();
         Self { parameters, values }
@@ -29,8 +39,11 @@ impl Weights {
 
     /// The model with these parameters.
     pub(crate) fn put(&self, model: VisionTransformer) -> Result<VisionTransformer> {
-        let mut values = self.values.iter();
-        Ok(with_values(model, |_| Ok(values.next().cloned()))?)
+        let mut values = self.parameters.iter().zip(&self.values).peekable();
+        Ok(with_values(model, |parameter| {
+            let own = values.next_if(|(own, _)| own.name == parameter.name);
+            Ok(own.map(|(_, values)| values.clone()))
+        })?)
     }
 
     /// How many numbers they are.
@@ -39,12 +52,15 @@ impl Weights {
     }
 }
 
-/// Gradients of all parameters, in the order of the modules; zeros for those without one.
+/// Gradients of all parameters that learn, in the order of the modules; zeros for those without one.
 pub(crate) fn gradients(model: &VisionTransformer, gradients: &Gradients) -> Vec<Vec<f32>> {
     struct Collect<'a>(&'a Gradients, Vec<Vec<f32>>);
     impl ModuleVisitor for Collect<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
+            if !value.is_require_grad() {
+                return;
+            }
             let gradient = match value.grad(self.0) {
                 Some(gradient) => gradient.try_into_vec_as().expect("gradients are floats"),
                 None => vec![0.0; value.shape().num_elements()],

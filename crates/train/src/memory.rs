@@ -1,0 +1,217 @@
+//! How much memory a step takes, before the first one.
+
+use burn::tensor::Device;
+use omma_base::{Seed, memory};
+use omma_model::parameters;
+
+use crate::{
+    error::Result,
+    freezing::Freezing,
+    recipe::{Recipe, recipe_error},
+};
+
+/// What a training process holds at most, in bytes.
+///
+/// What is counted was compared with what processes really held: `crates/cli/tests/memory.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepMemory {
+    /// The program, its threads, and the pages that its allocator keeps.
+    pub program: u64,
+    /// Weights, their gradients, what the optimiser remembers of them, their average.
+    pub weights: u64,
+    /// What the images that are computed at a time leave behind for the backward pass.
+    pub images: u64,
+    /// Batches that are made ahead.
+    pub loading: u64,
+}
+
+/// The program before it has read anything, and what its allocator keeps beside what is in use.
+const PROGRAM: u64 = 40 << 20;
+/// The share of what there is that a run is planned for; the rest is the system's.
+const USABLE: f64 = 0.9;
+
+impl StepMemory {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        let Self { program, weights, images, loading } = *self;
+        program.saturating_add(weights).saturating_add(images).saturating_add(loading)
+    }
+
+    /// `3.1 GiB (weights 0.4, images 2.5)`
+    pub fn in_words(&self) -> String {
+        let Self { weights, images, loading, .. } = *self;
+        let rest = gibibytes(images.saturating_add(loading));
+        format!("{} GiB (weights {}, images {rest})", gibibytes(self.total()), gibibytes(weights))
+    }
+}
+
+/// Of so many floats.
+fn bytes(floats: u64) -> u64 {
+    floats.saturating_mul(4)
+}
+
+/// In gibibytes, with as many digits as mean something.
+fn gibibytes(bytes: u64) -> String {
+    match bytes as f64 / f64::from(1 << 30) {
+        few if few < 1.0 => format!("{few:.2}"),
+        some => format!("{some:.1}"),
+    }
+}
+
+impl Recipe {
+    /// What a step takes.
+    pub fn step_memory(&self) -> Result<StepMemory> {
+        let model = self.model.init(Seed::new(0), &Device::flex())?;
+        let freezing = self.train.freeze.of(&model)?;
+        let (mut all, mut learning) = (0_u64, 0_u64);
+        for parameter in parameters(&model) {
+            let size = parameter.shape.iter().fold(1_u64, |n, side| n.saturating_mul(*side as u64));
+            all = all.saturating_add(size);
+            if freezing.learns(&parameter) {
+                learning = learning.saturating_add(size);
+            }
+        }
+        Ok(StepMemory {
+            program: PROGRAM,
+            weights: bytes(self.weights(all, learning)),
+            images: bytes(self.images(&freezing)?),
+            loading: bytes(self.loaded()),
+        })
+    }
+
+    /// Floats of the model, and of what belongs to those of its weights that learn: a copy on the host, the
+    /// optimiser's memory and the average, and beside them either the gradients of the parts that are
+    /// computed at a time, twice, with their sum and the next weights, or what is being saved.
+    fn weights(&self, all: u64, learning: u64) -> u64 {
+        let remembered = self.optimiser.vectors_per_parameter();
+        let average = u64::from(self.train.ema > 0.0);
+        let in_step = 2 * self.lanes() + 2;
+        let in_save = remembered + 1;
+        let copies = 1 + remembered + average + in_step.max(in_save);
+        all.saturating_add(learning.saturating_mul(copies))
+    }
+
+    fn images(&self, freezing: &Freezing) -> Result<u64> {
+        let image = self.model.image_memory(self.model.image.resolution, freezing.trunk)?;
+        Ok(image.floats().saturating_mul(self.part()).saturating_mul(self.lanes()))
+    }
+
+    /// Floats of the batches that are made ahead, and of those that are computed.
+    fn loaded(&self) -> u64 {
+        let ahead = self.data.prefetch.max(self.data.workers).max(1) + 1 + self.train.shards;
+        let image = (self.model.image.resolution.pixels() * 3 + self.model.classes()) as u64;
+        image.saturating_mul(self.part()).saturating_mul(ahead as u64)
+    }
+
+    /// Images of a part.
+    fn part(&self) -> u64 {
+        (self.train.batch / self.train.parts().max(1)).max(1) as u64
+    }
+
+    /// Parts that are computed at a time.
+    fn lanes(&self) -> u64 {
+        self.train.shards.min(rayon::current_num_threads()).max(1) as u64
+    }
+
+    /// Refuses what cannot fit into memory, however its batches are cut.
+    pub fn check_memory(&self) -> Result<()> {
+        self.clone().fit_into_memory().map(|_| ())
+    }
+
+    /// Cuts batches into as many parts as it takes for a step to fit into what there is; says what was
+    /// changed, and fails where even single images do not fit.
+    pub(crate) fn fit_into_memory(&mut self) -> Result<Option<String>> {
+        match memory::available() {
+            Some(available) => self.fit_into((available as f64 * USABLE) as u64, available),
+            None => Ok(None),
+        }
+    }
+
+    fn fit_into(&mut self, usable: u64, available: u64) -> Result<Option<String>> {
+        let whole = self.step_memory()?;
+        if whole.total() <= usable {
+            return Ok(None);
+        }
+        let train = &self.train;
+        let (batch, shards, before) = (train.batch, train.shards, train.accumulation);
+        let in_parts = (before + 1..=batch).filter(|parts| {
+            parts.checked_mul(shards).is_some_and(|parts| batch.is_multiple_of(parts))
+        });
+        for parts in in_parts {
+            self.train.accumulation = parts;
+            let memory = self.step_memory()?;
+            if memory.total() <= usable {
+                return Ok(Some(format!(
+                    "a step would take about {}, and there are {}: every batch of {batch} is computed \
+                     in {parts} parts (train.accumulation={parts}) for about {}; each part routes its \
+                     own images",
+                    whole.in_words(),
+                    gibibytes(available),
+                    memory.in_words()
+                )));
+            }
+        }
+        self.train.accumulation = before;
+        let least = self.step_memory_of_one()?;
+        Err(recipe_error(format!(
+            "a step takes about {} (train.batch={batch} at {} pixels), and there are {} GiB; with one \
+             image at a time it is still {}: take a smaller model or model.resolution, or freeze most of \
+             it (train.freeze)",
+            whole.in_words(),
+            self.model.image.resolution,
+            gibibytes(available),
+            least.in_words()
+        )))
+    }
+
+    fn step_memory_of_one(&self) -> Result<StepMemory> {
+        let mut one = self.clone();
+        one.train.batch = one.train.shards;
+        one.train.accumulation = 1;
+        one.step_memory()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipe(settings: &[&str]) -> Recipe {
+        Recipe::parse("model.preset = 'vit-s16'", "test".as_ref(), settings).unwrap()
+    }
+
+    #[test]
+    fn a_batch_is_cut_until_it_fits() {
+        let mut large = recipe(&["model.resolution=384", "train.batch=512"]);
+        let whole = large.step_memory().unwrap();
+        assert!(whole.total() > 30 << 30, "{}", whole.in_words());
+        let said = large.fit_into(8 << 30, 9 << 30).unwrap().unwrap();
+        let parts = large.train.accumulation;
+        assert!(512_usize.is_multiple_of(parts) && parts > 1);
+        assert!(large.step_memory().unwrap().total() <= 8 << 30);
+        assert!(said.contains(&format!("train.accumulation={parts}")), "{said}");
+        let fewer = (1..parts).rev().find(|parts| 512_usize.is_multiple_of(*parts)).unwrap();
+        large.train.accumulation = fewer;
+        assert!(large.step_memory().unwrap().total() > 8 << 30, "no more parts than needed");
+        large.check().unwrap();
+    }
+
+    #[test]
+    fn what_fits_is_left_alone_and_what_cannot_is_refused() {
+        let mut small = recipe(&["train.batch=8"]);
+        assert_eq!(small.fit_into(8 << 30, 9 << 30).unwrap(), None);
+        assert_eq!(small.train.accumulation, 1);
+        let message = small.fit_into(100 << 20, 100 << 20).unwrap_err().to_string();
+        assert!(message.contains("train.freeze") && message.contains("0.10 GiB"), "{message}");
+        assert_eq!(small.train.accumulation, 1);
+    }
+
+    #[test]
+    fn what_is_frozen_needs_no_gradients() {
+        let total = |settings: &[&str]| recipe(settings).step_memory().unwrap();
+        let all = total(&["train.batch=32"]);
+        let two = total(&["train.batch=32", "train.freeze=embed,0-9"]);
+        assert!(two.images * 3 < all.images, "{} {}", two.in_words(), all.in_words());
+        assert!(two.weights * 2 < all.weights, "{} {}", two.in_words(), all.in_words());
+    }
+}

@@ -1,0 +1,121 @@
+//! A model that learns, and what it learns from.
+
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor, TensorData},
+};
+use omma_base::Resolution;
+use omma_data::{Batch, Targets, TrainLoader};
+use omma_model::{Mode, ModelConfig, Output, VisionTransformer};
+
+use crate::{activations::ActivationLoader, error::Result, freezing::Freezing};
+
+/// A part of a step: what goes in, and what is to come out.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Examples {
+    pub(crate) input: Input,
+    pub(crate) targets: Targets,
+}
+
+/// What goes into a model in training.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Input {
+    /// Images from the start.
+    Pixels {
+        /// `[B, H, W, 3]`, normalised.
+        values: Vec<f32>,
+        resolution: Resolution,
+    },
+    /// What the frozen trunk has made of them.
+    Tokens {
+        values: Vec<f32>,
+        /// `B`, `T` and `D`.
+        shape: [usize; 3],
+    },
+}
+
+impl From<Batch> for Examples {
+    fn from(batch: Batch) -> Self {
+        let Batch { pixels: values, targets, resolution, .. } = batch;
+        Self { input: Input::Pixels { values, resolution }, targets }
+    }
+}
+
+/// Where examples come from, without an end.
+pub(crate) enum Feed {
+    Images(TrainLoader),
+    Activations(ActivationLoader),
+}
+
+impl Feed {
+    pub(crate) fn next(&mut self) -> Result<Examples> {
+        match self {
+            Self::Images(loader) => Ok(loader.next_batch()?.into()),
+            Self::Activations(loader) => loader.next_batch(),
+        }
+    }
+}
+
+/// A model whose weights are leaves of a graph of its own. Below its first block that learns it is run
+/// without one, as in predictions: what is frozen neither drops nor is drawn.
+pub(crate) struct Learner {
+    model: VisionTransformer,
+    /// Its first block above the trunk, and the model without gradients.
+    trunk: Option<(usize, VisionTransformer)>,
+}
+
+/// Input of a model as tensors.
+pub(crate) enum Tokens {
+    /// `[B, H, W, 3]`
+    Images(Tensor<4>),
+    /// `[B, T, D]`, in front of the first block that learns.
+    Trunk(Tensor<3>),
+}
+
+impl Input {
+    /// As a tensor; images on a device with gradients or without, whichever their first block needs.
+    pub(crate) fn tensors(self, device: &Device) -> Tokens {
+        match self {
+            Self::Pixels { values, resolution } => {
+                let Resolution { height, width } = resolution;
+                let count = values.len() / (resolution.pixels() * 3).max(1);
+                let data = TensorData::new(values, [count, height, width, 3]);
+                Tokens::Images(Tensor::from_data(data, device))
+            }
+            Self::Tokens { values, shape } => {
+                Tokens::Trunk(Tensor::from_data(TensorData::new(values, shape), device))
+            }
+        }
+    }
+}
+
+impl Learner {
+    /// The same weights in memory as leaves of another graph: graphs that share a leaf wait for each other.
+    pub(crate) fn of(model: &VisionTransformer, freezing: &Freezing) -> Self {
+        let plain = model.clone().valid();
+        let trunk = freezing.trunk.map(|first| (first, plain.clone()));
+        Self { model: plain.train(), trunk }
+    }
+
+    /// What the model is.
+    pub(crate) fn config(&self) -> &ModelConfig {
+        self.model.config()
+    }
+
+    /// The model with gradients.
+    pub(crate) fn model(&self) -> &VisionTransformer {
+        &self.model
+    }
+
+    /// A training pass.
+    pub(crate) fn forward(&self, input: Tokens, mode: &Mode) -> Result<Output> {
+        let (first, tokens) = match (input, &self.trunk) {
+            (Tokens::Images(images), None) => return Ok(self.model.forward(images, mode)?),
+            (Tokens::Images(images), Some((first, plain))) => {
+                (*first, Tensor::from_inner(plain.trunk(*first, images.inner())?))
+            }
+            (Tokens::Trunk(tokens), trunk) => (trunk.as_ref().map_or(0, |(first, _)| *first), tokens),
+        };
+        Ok(self.model.forward_from(first, tokens, mode)?)
+    }
+}
