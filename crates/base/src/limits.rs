@@ -26,7 +26,8 @@ impl Limits {
     /// 8192 × 8192 pixels, 100,000 classes, 256 MiB. With four channels of 16 bits, such a picture takes
     /// 512 MiB while it is decoded, so that one per thread of two stays below 2 GB; so do 256 MiB of half
     /// precision, as f32 and once more transposed.
-    pub const DEFAULT: Self = Self { pixels: 1 << 26, classes: 100_000, unpacked: 256 << 20, memory: u64::MAX };
+    pub const DEFAULT: Self =
+        Self { pixels: 1 << 26, classes: 100_000, unpacked: 256 << 20, memory: u64::MAX };
 
     /// Those in force.
     pub fn current() -> Self {

@@ -62,11 +62,8 @@ fn values(folder: &Path, run: &str) -> Vec<(String, Vec<f32>)> {
     let floats = |data: &[u8]| -> Vec<f32> {
         data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     };
-    let mut all: Vec<_> = file
-        .tensors()
-        .into_iter()
-        .map(|(name, tensor)| (name, floats(tensor.data())))
-        .collect();
+    let mut all: Vec<_> =
+        file.tensors().into_iter().map(|(name, tensor)| (name, floats(tensor.data()))).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
@@ -109,7 +106,9 @@ fn what_is_frozen_keeps_its_bits_and_the_rest_learns() {
     let state = fs::read(folder.join("run/checkpoints/step-00000012/state.safetensors")).unwrap();
     let state = SafeTensors::deserialize(&state).unwrap();
     assert!(state.names().iter().any(|name| name.contains("blocks.1.")));
-    assert!(!state.names().iter().any(|name| name.contains("blocks.0.") || name.contains("embed.")));
+    assert!(
+        !state.names().iter().any(|name| name.contains("blocks.0.") || name.contains("embed."))
+    );
 }
 
 #[test]
@@ -127,9 +126,12 @@ fn kept_activations_train_the_same_model_and_are_used_again() {
     assert!(difference(folder, "plain", "first") < 1e-5);
     // A learning rate is not what they depend on, and neither is the part above; the images are.
     let other = ["optimiser.learning_rate=1e-4", "model.head.representation=8"];
-    assert!(!said(train(folder, "rate", "vit", &[&cached[..], &other].concat())).contains("making"));
+    assert!(
+        !said(train(folder, "rate", "vit", &[&cached[..], &other].concat())).contains("making")
+    );
     let folder_of_all = cache(folder);
-    let other = said(train(folder, "world", "vit", &[&cached[..], &["data.world_seed=5"]].concat()));
+    let other =
+        said(train(folder, "world", "vit", &[&cached[..], &["data.world_seed=5"]].concat()));
     assert!(other.contains("making activations"), "{other}");
     // Draws of the augmentation are kept too, and make another model.
     let drawn = [&cached[..], &["data.cache_augmentations=2", "augment.flip=true"]].concat();
@@ -154,7 +156,8 @@ fn an_interrupted_run_on_activations_ends_with_the_same_bits() {
     let settings = ["train.freeze=all-but-1", "data.cache=true", "train.checkpoint_every=4"];
     train(folder, "whole", "vit", &settings).assert().success();
     train(folder, "part", "vit", &settings).assert().success();
-    for file in ["result.json", "model.safetensors", "checkpoints/step-00000012/model.safetensors"] {
+    for file in ["result.json", "model.safetensors", "checkpoints/step-00000012/model.safetensors"]
+    {
         fs::remove_file(folder.join("part").join(file)).unwrap();
     }
     fs::remove_dir_all(folder.join("cache")).unwrap();

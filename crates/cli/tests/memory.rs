@@ -43,11 +43,16 @@ fn the_estimate_is_within_a_quarter_of_what_is_held() {
     let vit = ["model.resolution=64", "model.patch=8", "model.width=192", "model.depth=6"];
     let vit = [&vit[..], &["model.heads=3", "model.mlp=768"]].concat();
     let moe = ["model.moe.experts=8", "model.moe.k=2", "model.moe.placement=every-2"];
+    let wide = ["model.resolution=32", "model.patch=16", "model.width=512", "model.depth=8"];
+    let wide = [&wide[..], &["model.heads=8", "model.mlp=2048", "train.batch=16"]].concat();
     let cases: [(&str, Vec<&str>); 6] = [
         ("dense", [&vit[..], &["train.batch=96"]].concat()),
-        ("wide", vec!["model.preset=vit-b32", "model.resolution=64", "train.batch=8"]),
+        ("wide", wide.to_vec()),
         ("sparse", [&vit[..], &moe, &["train.batch=96"]].concat()),
-        ("soft", [&vit[..], &["model.moe.router=soft", "model.moe.slots=8", "train.batch=96"]].concat()),
+        (
+            "soft",
+            [&vit[..], &["model.moe.router=soft", "model.moe.slots=8", "train.batch=96"]].concat(),
+        ),
         ("members", [&vit[..], &moe, &["model.moe.members=2", "train.batch=48"]].concat()),
         ("frozen", [&vit[..], &["train.freeze=all-but-2", "train.batch=192"]].concat()),
     ];
@@ -76,10 +81,9 @@ fn a_batch_that_does_not_fit_is_computed_in_parts_or_refused() {
     let recipe = fs::read_to_string(folder.path().join("parts/recipe.toml")).unwrap();
     let parts = recipe.lines().find_map(|line| line.strip_prefix("accumulation = ")).unwrap();
     assert!(parts.parse::<usize>().unwrap() > 1, "the run remembers its parts: {parts}");
-    let result: Value = serde_json::from_slice(
-        &fs::read(folder.path().join("parts/result.json")).unwrap(),
-    )
-    .unwrap();
+    let result: Value =
+        serde_json::from_slice(&fs::read(folder.path().join("parts/result.json")).unwrap())
+            .unwrap();
     let held = result["peak_rss_bytes"].as_f64().unwrap() / f64::from(1 << 20);
     assert!(held < 400.0, "{held} MiB");
     let mut command = train(folder.path(), "refused", &settings);

@@ -8,7 +8,7 @@ use burn::{
     module::Module,
     tensor::{Device, Distribution, Tensor},
 };
-use omma_model::{Activation, ExpertStart, MlpConfig, MoeLayer, MoeLayerConfig, ModelError};
+use omma_model::{Activation, ExpertStart, MlpConfig, ModelError, MoeLayer, MoeLayerConfig};
 use omma_routing::{Context, Layout, RouterConfig, Seed};
 
 fn main() -> Result<(), ModelError> {

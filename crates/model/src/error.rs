@@ -85,7 +85,9 @@ pub enum ModelError {
     IdleSetting { setting: String, hint: &'static str },
     #[error("these settings need other parameters than the model has (such as {parameter})")]
     OtherParameters { parameter: String },
-    #[error("there is nothing behind block number {asked}: the model has {depth} blocks, from 1 on")]
+    #[error(
+        "there is nothing behind block number {asked}: the model has {depth} blocks, from 1 on"
+    )]
     Depth { asked: usize, depth: usize },
 }
 

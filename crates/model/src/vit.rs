@@ -156,7 +156,11 @@ impl VisionTransformer {
         })?;
         let depth = self.encoder.blocks.len();
         let missing = |place: usize| ModelError::Depth { asked: depths[place], depth };
-        found.into_iter().enumerate().map(|(place, one)| one.ok_or_else(|| missing(place))).collect()
+        found
+            .into_iter()
+            .enumerate()
+            .map(|(place, one)| one.ok_or_else(|| missing(place)))
+            .collect()
     }
 
     /// What the head makes of tokens, `length` of each copy of an image.

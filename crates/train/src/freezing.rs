@@ -66,7 +66,9 @@ impl fmt::Display for Item {
         match self {
             Self::Backbone => f.write_str(BACKBONE),
             Self::AllBut(last) => write!(f, "{ALL_BUT}{last}"),
-            Self::Blocks(blocks) if blocks.start() == blocks.end() => write!(f, "{}", blocks.start()),
+            Self::Blocks(blocks) if blocks.start() == blocks.end() => {
+                write!(f, "{}", blocks.start())
+            }
             Self::Blocks(blocks) => write!(f, "{}-{}", blocks.start(), blocks.end()),
             Self::Named(name) => f.write_str(name),
         }
@@ -239,9 +241,8 @@ mod tests {
     #[test]
     fn names_are_whole_words() {
         let one = freezing(&["depth=12"], "blocks.1,norm").unwrap();
-        let learns = |name: &str| {
-            one.learns(&Parameter { name: name.to_owned(), shape: Vec::new() })
-        };
+        let learns =
+            |name: &str| one.learns(&Parameter { name: name.to_owned(), shape: Vec::new() });
         assert!(learns("blocks.10.attention.qkv") && learns("blocks.0.norm1.gamma"));
         assert!(!learns("blocks.1.attention.qkv") && !learns("norm.gamma"));
     }

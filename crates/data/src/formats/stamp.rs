@@ -21,7 +21,9 @@ pub fn stamp(spec: &DataSpec) -> Result<String> {
             expand_braces(&path.to_string_lossy()).into_iter().map(PathBuf::from).collect()
         }
         _ if path.is_dir() => below(&path)?,
-        _ => below(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")))?,
+        _ => below(
+            path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")),
+        )?,
     };
     let mut text = String::new();
     for file in files {

@@ -97,10 +97,7 @@ impl LogisticSupport {
 }
 
 /// L-BFGS with a line search that halves its steps.
-fn minimise(
-    x: &mut [f64],
-    loss: impl Fn(&[f64]) -> (f64, Vec<f64>),
-) -> Result<(), ProbeError> {
+fn minimise(x: &mut [f64], loss: impl Fn(&[f64]) -> (f64, Vec<f64>)) -> Result<(), ProbeError> {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let (mut value, mut gradient) = loss(x);
     let mut pairs: VecDeque<(Vec<f64>, Vec<f64>)> = VecDeque::new();
@@ -175,8 +172,7 @@ mod tests {
 
     #[test]
     fn the_gradient_is_that_of_the_loss() {
-        let support =
-            LogisticSupport::new(&FEATURES, &LABELS, 2, &Device::flex()).unwrap();
+        let support = LogisticSupport::new(&FEATURES, &LABELS, 2, &Device::flex()).unwrap();
         let weights = [0.3, -0.2, 0.1, 0.5];
         let (_, gradient) = support.loss(&weights, 0.1);
         for place in 0..4 {
@@ -192,8 +188,7 @@ mod tests {
 
     #[test]
     fn the_solution_has_no_slope_and_folds_into_features_as_they_are() {
-        let support =
-            LogisticSupport::new(&FEATURES, &LABELS, 2, &Device::flex()).unwrap();
+        let support = LogisticSupport::new(&FEATURES, &LABELS, 2, &Device::flex()).unwrap();
         let mut start = Start::default();
         let head = support.solve(0.05, &mut start).unwrap();
         let (_, gradient) = support.loss(&start.0, 0.05);
@@ -213,8 +208,7 @@ mod tests {
 
     #[test]
     fn more_regularisation_means_smaller_weights() {
-        let support =
-            LogisticSupport::new(&FEATURES, &LABELS, 2, &Device::flex()).unwrap();
+        let support = LogisticSupport::new(&FEATURES, &LABELS, 2, &Device::flex()).unwrap();
         let size = |l2: f64| {
             let head = support.solve(l2, &mut Start::default()).unwrap();
             head.weights.iter().map(|weight| weight.abs()).sum::<f64>()

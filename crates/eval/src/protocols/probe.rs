@@ -104,8 +104,7 @@ impl Features {
             Self { members: 1, depths: vec![Vec::new(); depths.len()], labels: Vec::new() };
         watcher.begins(what, images.data.len());
         images.batches(pixels_for(&model.config().image), *batch, watcher, |batch| {
-            let features =
-                model.features_at(images_of(batch, device), depths, &Mode::Inference)?;
+            let features = model.features_at(images_of(batch, device), depths, &Mode::Inference)?;
             for (to, features) in found.depths.iter_mut().zip(features) {
                 found.members = features.dims()[0];
                 let features: Vec<f32> =

@@ -17,9 +17,9 @@
 mod image_memory;
 mod products;
 
+pub use image_memory::ImageMemory;
 use omma_base::{Resolution, Seed, memory};
 use omma_routing::Allocation;
-pub use image_memory::ImageMemory;
 pub use products::Dispatching;
 use serde::Serialize;
 

@@ -2,7 +2,9 @@
 
 use omma_base::{checksum, files::tensors::bytes_of};
 use omma_data::{Pixels, Shared, augment::Augmentation, formats::stamp};
-use omma_model::{EncoderConfig, FeedForwardKind, ModelConfig, VisionTransformer, parameter_values};
+use omma_model::{
+    EncoderConfig, FeedForwardKind, ModelConfig, VisionTransformer, parameter_values,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{error::Result, recipe::Recipe};

@@ -13,10 +13,7 @@ use omma_base::{
 use omma_data::EvalLoader;
 use omma_eval::images_of;
 
-use super::{
-    Key, Source, Store,
-    store::Writing,
-};
+use super::{Key, Source, Store, store::Writing};
 use crate::{
     error::{Result, TrainError},
     trainer::{Observer, Stop},

@@ -103,7 +103,9 @@ impl Store {
         if self.content.checksums.get(row) != Some(&crc32fast::hash(&bytes)) {
             return Err(TrainError::Damaged {
                 path: self.path.clone(),
-                why: format!("row {row} does not have its checksum; remove the folder that it is in"),
+                why: format!(
+                    "row {row} does not have its checksum; remove the folder that it is in"
+                ),
             });
         }
         to.extend(floats_of(&bytes));

@@ -114,7 +114,9 @@ impl Learner {
             (Tokens::Images(images), Some((first, plain))) => {
                 (*first, Tensor::from_inner(plain.trunk(*first, images.inner())?))
             }
-            (Tokens::Trunk(tokens), trunk) => (trunk.as_ref().map_or(0, |(first, _)| *first), tokens),
+            (Tokens::Trunk(tokens), trunk) => {
+                (trunk.as_ref().map_or(0, |(first, _)| *first), tokens)
+            }
         };
         Ok(self.model.forward_from(first, tokens, mode)?)
     }

@@ -23,9 +23,7 @@ pub(crate) use self::{
     average::Average,
     learner::{Examples, Input, Learner, Tokens},
 };
-use self::{
-    divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass,
-};
+use self::{divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass};
 pub use self::{finish::TrainingResult, stop::Stop, weights::Weights};
 
 use crate::{

@@ -50,9 +50,8 @@ impl Shards {
         parts: Vec<(Examples, Seed)>,
         device: &Device,
     ) -> Vec<Result<Pass>> {
-        let each = |(examples, seed)| {
-            pass(task, &Learner::of(model, freezing), examples, seed, device)
-        };
+        let each =
+            |(examples, seed)| pass(task, &Learner::of(model, freezing), examples, seed, device);
         if self.lanes.is_empty() {
             return parts.into_iter().map(each).collect();
         }
