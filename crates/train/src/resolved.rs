@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use omma_data::{Shared, Split, formats};
+use omma_data::{Shared, formats};
 use omma_model::checkpoint;
 
 use crate::{
@@ -45,7 +45,13 @@ impl Resolved {
                 recipe.model.image.position_resolution = Some(grid);
             }
         }
-        Self::again(recipe, device)
+        let resolved = Self::again(recipe, device)?;
+        match resolved.recipe.task {
+            TaskKind::Classification => {
+                formats::check_several_classes(&resolved.recipe.data_spec(), &resolved.data.train)?
+            }
+        }
+        Ok(resolved)
     }
 
     /// The same for a run that goes on, whose recipe has everything but open data.
@@ -53,7 +59,7 @@ impl Resolved {
         // A run may be resumed from another folder.
         recipe.data.name = formats::whole_name(&recipe.data.name);
         let spec = recipe.data_spec();
-        let (all, test) = (formats::open(&spec, Split::Train)?, formats::open(&spec, Split::Test)?);
+        let (all, test) = formats::open_splits(&spec)?;
         let (train, validation) = recipe.data.parts(&all);
         let data = Splits { train, validation, test };
         let task = TaskKind::of(&recipe, &data)?;
