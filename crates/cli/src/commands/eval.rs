@@ -162,8 +162,6 @@ impl Eval {
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);
         let (part, test) = data.part(self.split, limit)?;
-        let images = crate::table::grouped(test.data.len() as u64);
-        note(format!("judging by {images} images of {}: {}", test.name, part.reason(self.split)));
         let shift = self.shift(&test)?;
         let judged = match self.class_subset {
             true => Some(class_subset::places(&candidates, self.model_classes.as_deref(), &test)?),
@@ -173,10 +171,7 @@ impl Eval {
             compare_names(&candidates, &test);
         }
         let held_out = data.held_out()?;
-        if let Some(held_out) = &held_out {
-            let images = crate::table::grouped(held_out.data.len() as u64);
-            note(format!("training held {images} images out to choose its best checkpoint by"));
-        }
+        let chose = held_out.as_ref().map(|images| images.data.len());
         let scales = !self.no_temperature && !self.class_subset && part == Part::Test;
         let validation = held_out.filter(|_| scales);
         if validation.is_none() && !self.no_temperature {
@@ -206,6 +201,12 @@ impl Eval {
         std::fs::create_dir_all(&figures).with_context(|| {
             format!("{} cannot be made; a report goes into a folder", figures.display())
         })?;
+        let images = crate::table::grouped(test.data.len() as u64);
+        note(format!("judging by {images} images of {}: {}", test.name, part.reason(self.split)));
+        if let Some(images) = chose {
+            let images = crate::table::grouped(images as u64);
+            note(format!("training held {images} images out to choose its best checkpoint by"));
+        }
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
         let mut system = system(candidates, self.seed, device)?;
         if let Some(judged) = judged {

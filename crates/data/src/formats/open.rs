@@ -134,8 +134,7 @@ pub fn check_several_classes(spec: &DataSpec, images: &Shared) -> Result<()> {
     Err(DataError::Format {
         path: spec.name.clone().into(),
         why: format!(
-            "all {} images are of one class, {class:?}, and a classifier tells two or more apart{}",
-            images.len(),
+            "all images are of one class, {class:?}, and a classifier tells two or more apart{}",
             fix.map_or(String::new(), |fix| format!("; {fix}"))
         ),
     })

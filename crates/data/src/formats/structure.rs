@@ -144,8 +144,11 @@ fn parent_of_class(class: &Path) -> String {
         .filter(|name| !name.starts_with('.'))
         .collect();
     names.sort();
+    // A split without classes is beside other splits, not beside other classes.
+    let is_class = whole.file_name().is_some_and(|name| !is_split(&name.to_string_lossy()));
     match names.len() {
         0 | 1 => format!("{EXPECTED}, with the images of every class in a folder of their own"),
+        _ if !is_class => format!("{EXPECTED}, for every split"),
         count => format!(
             "its parent is probably meant, {}, which holds {count} folders with images ({})",
             shown.display(),
@@ -230,6 +233,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("2 folders with images (cat, dog)"), "{text}");
+        let (text, _) = explained(&["train/1.jpg", "test/2.jpg"], "train");
+        assert!(text.contains("for every split") && !text.contains("parent"), "{text}");
         let (text, _) = explained(&["cat/1.jpg"], "cat");
         assert!(text.contains("in a folder of their own"), "{text}");
     }
