@@ -21,6 +21,8 @@ pub(crate) struct TrainingProgress {
     bar: Option<ProgressBar>,
     steps: u64,
     measures: &'static [Measure],
+    /// Images that evaluations on the way are on.
+    held_out: usize,
     /// Step and moment of the last plain line, and of the start.
     started: (u64, Instant),
     last_line: Instant,
@@ -31,7 +33,16 @@ impl TrainingProgress {
     pub(crate) fn new() -> Self {
         let now = Instant::now();
         let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
-        Self { bar, steps: 0, measures: &[], started: (0, now), last_line: now, warned: Vec::new() }
+        let started = (0, now);
+        Self {
+            bar,
+            steps: 0,
+            measures: &[],
+            held_out: 0,
+            started,
+            last_line: now,
+            warned: Vec::new(),
+        }
     }
 
     /// A line that stays.
@@ -81,19 +92,26 @@ impl Observer for TrainingProgress {
     fn started(&mut self, outline: &Outline, progress: &Progress) {
         self.steps = outline.steps;
         self.measures = outline.measures;
+        self.held_out = outline.validation_images;
         self.started = (progress.step, Instant::now());
         self.say(&format!(
-            "{} parameters{}, {} multiply-adds per image; {} images to learn from, {} held out, {} for \
-             the test; {} steps{}; about {}",
+            "{} classes; {} images to learn from, {}, {} for the test",
+            grouped(outline.classes as u64),
+            grouped(outline.train_images as u64),
+            match outline.validation_images {
+                0 => "none held out".to_owned(),
+                held => format!("{} held out to choose the best checkpoint", grouped(held as u64)),
+            },
+            grouped(outline.test_images as u64),
+        ));
+        self.say(&format!(
+            "{} parameters{}, {} multiply-adds per image; {} steps{}; about {}",
             short(outline.parameters as u64),
             match outline.learning == outline.parameters {
                 true => String::new(),
                 false => format!(", of which {} learn", short(outline.learning as u64)),
             },
             short(outline.multiply_adds),
-            grouped(outline.train_images as u64),
-            grouped(outline.validation_images as u64),
-            grouped(outline.test_images as u64),
             grouped(outline.steps),
             match progress.step {
                 0 => String::new(),
@@ -150,7 +168,12 @@ impl Observer for TrainingProgress {
     }
 
     fn evaluated(&mut self, record: &EvaluationRecord) {
-        self.say(&format!("step {}: held-out {}", record.step, self.shown(&record.scores)));
+        self.say(&format!(
+            "step {}: held-out {} on {} images",
+            record.step,
+            self.shown(&record.scores),
+            grouped(self.held_out as u64)
+        ));
     }
 
     fn counting(&mut self, what: &str, done: usize, of: usize) {

@@ -7,10 +7,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
+use clap::ValueEnum;
 use omma_base::{Resolution, Seed, checksum};
 use omma_data::{
     Selection, Shared, Split,
-    formats::{self, DataSpec, whole_name},
+    formats::{self, Columns, DataSpec, whole_name},
 };
 use omma_eval::{Images, System};
 use omma_model::{VisionTransformer, systems::reconfigure};
@@ -160,20 +161,47 @@ pub(crate) struct Data {
     pub(crate) spec: DataSpec,
     /// Which of its images training held out, if that is known.
     recipe: Option<DataRecipe>,
+    /// Whether a model was trained on it.
+    trained_on: bool,
+    /// Two models for which different images of it were held out for testing, if there are such.
+    conflict: Option<[String; 2]>,
+}
+
+/// A part of a data set.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Everything
+    All,
+    /// The training images, those that training held out among them
+    Train,
+    /// The images that training held out to choose a checkpoint and a temperature by
+    Val,
+    /// The test images; a tenth of data without splits
+    Test,
 }
 
 impl Data {
     /// What the user names, or else what the runs were trained on.
-    pub(crate) fn of(named: Option<&str>, candidates: &[Candidate]) -> Result<Self> {
+    pub(crate) fn of(
+        named: Option<&str>,
+        columns: Option<&Columns>,
+        candidates: &[Candidate],
+    ) -> Result<Self> {
         let first = candidates.first().and_then(|candidate| candidate.recipe.as_ref());
         let resolution = candidates.first().map(|one| one.model.config().image.resolution);
         let resolution = resolution.unwrap_or(Resolution::square(32));
-        let same = |recipe: &&Recipe| {
+        let recipes = || candidates.iter().filter_map(|one| one.recipe.as_ref());
+        let same_name = |recipe: &&Recipe| {
             named.is_none_or(|name| whole_name(name) == whole_name(&recipe.data.name))
         };
-        if let Some(recipe) = first.filter(same) {
-            let other = candidates.iter().filter_map(|one| one.recipe.as_ref());
-            let mut other = other.filter(|other| other.data.name != recipe.data.name);
+        let same = |recipe: &&Recipe| {
+            same_name(recipe)
+                && columns.is_none_or(|said| recipe.data.columns.as_ref() == Some(said))
+        };
+        // Of data that is named, any run knows best how it was cut.
+        let known = if named.is_some() { recipes().find(same) } else { first.filter(same) };
+        if let Some(recipe) = known {
+            let mut other = recipes().filter(|other| other.data.name != recipe.data.name);
             if let (Some(other), None) = (other.next(), named) {
                 bail!(
                     "the runs were trained on different data ({} and {}); say which to use with --data",
@@ -186,30 +214,82 @@ impl Data {
                 one.recipe.as_ref().is_some_and(|other| same_parts(&other.data, &recipe.data))
             });
             let held_out = all_held_out.then(|| recipe.data.clone());
-            return Ok(Self { spec: recipe.data_spec(), recipe: held_out });
+            let cut = |recipe: &Recipe| (recipe.data.columns.clone(), recipe.data.holding_out);
+            let other = recipes().filter(same_name).find(|other| cut(other) != cut(recipe));
+            let conflict = other.map(|other| [recipe, other].map(|one| one.name.clone()));
+            return Ok(Self {
+                spec: recipe.data_spec(),
+                recipe: held_out,
+                trained_on: true,
+                conflict,
+            });
         }
         let Some(name) = named else {
             bail!("a checkpoint does not know its data; say what to judge it by with --data");
         };
         // As runs remember it, so that evaluations of both can be compared.
-        let name = whole_name(name);
-        Ok(Self { spec: DataSpec { resolution, ..DataSpec::named(&name) }, recipe: None })
+        let (name, columns) = (whole_name(name), columns.cloned());
+        Ok(Self {
+            spec: DataSpec { resolution, columns, ..DataSpec::named(&name) },
+            recipe: None,
+            trained_on: recipes().any(|recipe| same_name(&recipe)),
+            conflict: None,
+        })
     }
 
-    /// A split of it; at most `limit` samples, evenly spread.
-    pub(crate) fn images(&self, split: Split, limit: Option<usize>) -> Result<Images> {
-        let data = formats::open(&self.spec, split)?;
-        let name = match split {
-            Split::Test => self.spec.name.clone(),
-            Split::Train => format!("{} (training images)", self.spec.name),
+    /// A part of it, and which that is: without a wish, all of data without splits of its own that no model
+    /// was trained on, else the test images. At most `limit` samples, evenly spread.
+    pub(crate) fn part(
+        &self,
+        wanted: Option<Part>,
+        limit: Option<usize>,
+    ) -> Result<(Part, Images)> {
+        let unsplit = match wanted {
+            None if !self.trained_on => formats::open_unsplit(&self.spec)?,
+            _ => None,
         };
-        Ok(Images::new(name, limited(data, limit)))
+        let part = wanted.unwrap_or(if unsplit.is_some() { Part::All } else { Part::Test });
+        let name = &self.spec.name;
+        let (name, data) = match part {
+            Part::Test => {
+                self.check_test()?;
+                (name.clone(), formats::open(&self.spec, Split::Test)?)
+            }
+            Part::Train => {
+                (format!("{name} (training images)"), formats::open(&self.spec, Split::Train)?)
+            }
+            Part::Val => {
+                let Some(held) = self.held_out()? else {
+                    bail!(
+                        "--split val are the images that all models held out of training: that is known for \
+                         runs of one data set, judged by that, with data.validation above 0 and the same in \
+                         all of them"
+                    );
+                };
+                (held.name, held.data)
+            }
+            Part::All => {
+                let data = unsplit.map_or_else(|| formats::open_whole(&self.spec), Ok)?;
+                (format!("{name} (all images)"), data)
+            }
+        };
+        if data.classes().len() < 2 {
+            formats::check_several_classes(&self.spec, &data)?;
+        }
+        Ok((part, Images::new(name, limited(data, limit))))
     }
 
-    /// All of it; at most `limit` samples, evenly spread.
-    pub(crate) fn whole(&self, limit: Option<usize>) -> Result<Images> {
-        let data = formats::open_whole(&self.spec)?;
-        Ok(Images::new(format!("{} (all images)", self.spec.name), limited(data, limit)))
+    /// Refuses to judge models together by images that one of them has learned from.
+    fn check_test(&self) -> Result<()> {
+        match &self.conflict {
+            Some([one, other]) if formats::open_unsplit(&self.spec)?.is_some() => bail!(
+                "{} has no splits, and other images of it were held out for testing when {one} was trained \
+                 than when {other} was (data.holding_out, data.columns): the test images of one are images \
+                 that the other has learned from; judge them one by one, or by other data",
+                self.spec.name
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Training images that no model has learned from: those that the runs held out.
@@ -221,11 +301,24 @@ impl Data {
     }
 }
 
+impl Part {
+    /// Why these images are judged by, in words.
+    pub(crate) fn reason(self, wanted: Option<Self>) -> &'static str {
+        match (self, wanted) {
+            (_, Some(_)) => "as --split says",
+            (Self::All, None) => "it has no splits, and no model was trained on it",
+            (_, None) => "those for testing; --split takes others",
+        }
+    }
+}
+
 /// Whether two recipes hold the same images out.
 fn same_parts(a: &DataRecipe, b: &DataRecipe) -> bool {
     let parts = |data: &DataRecipe| {
-        let DataRecipe { name, train_samples, world_seed, limit, validation, .. } = data.clone();
-        (name, train_samples, world_seed, limit, validation.to_bits())
+        let DataRecipe { name, columns, train_samples, world_seed, limit, validation, .. } =
+            data.clone();
+        let columns = columns.map(|columns| columns.to_string());
+        (name, columns, train_samples, world_seed, limit, validation.to_bits(), data.holding_out)
     };
     parts(a) == parts(b)
 }

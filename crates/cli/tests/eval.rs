@@ -2,6 +2,8 @@
 
 #[path = "eval/corrupted.rs"]
 mod corrupted;
+#[path = "eval/split.rs"]
+mod split;
 #[path = "eval/subset.rs"]
 mod subset;
 
@@ -363,7 +365,7 @@ fn bad_input_is_named_on_both_sides_and_nothing_is_written() {
     let message = judged(&["--ood", "x=world-near-ood,x=world-far-ood"]);
     assert!(message.contains("both be called x"), "{message}");
     fs::write(folder.join("labels.csv"), "path,label\ntwo/train/ant/a.png,12\n").unwrap();
-    let message = judged(&["--data", "labels.csv"]);
+    let message = judged(&["--data", "labels.csv", "--split", "test"]);
     assert!(message.contains("labels.csv") && message.contains("no test images"), "{message}");
 
     // Models of different sizes or classes are no ensemble.

@@ -1,5 +1,8 @@
 //! `omma train` as a user types it.
 
+#[path = "train/data.rs"]
+mod data;
+
 use std::{fs, path::Path};
 
 use assert_cmd::{Command, cargo::cargo_bin_cmd};

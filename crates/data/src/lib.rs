@@ -19,6 +19,7 @@ pub mod world;
 
 mod dataset;
 mod error;
+mod holding_out;
 mod loader;
 mod mask;
 mod part;
@@ -27,6 +28,7 @@ mod targets;
 
 pub use dataset::{Dataset, Sample, Selection, Shared, Split};
 pub use error::{DataError, Result};
+pub use holding_out::HoldingOut;
 pub use loader::{Batch, Change, Cursor, EvalLoader, Order, Pixels, TrainLoader, TrainOptions};
 pub use mask::IGNORED;
 pub use picture::Picture;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use omma_base::{Resolution, Seed, checksum};
 use omma_data::{
-    Batch, Cursor, Dataset, EvalLoader, Pixels, Result, Sample, Shared, Split, TargetKind, Targets,
-    TrainLoader, TrainOptions,
+    Batch, Cursor, Dataset, EvalLoader, HoldingOut, Pixels, Result, Sample, Shared, Split,
+    TargetKind, Targets, TrainLoader, TrainOptions,
     augment::{Augmentation, Crop, Mixing},
     world::{Variant, World},
 };
@@ -173,4 +173,19 @@ fn test_images_are_what_they_were() {
     let batches: Vec<Batch> =
         EvalLoader::new(shapes(), pixels(), 7).collect::<Result<_>>().unwrap();
     assert_eq!(sums(&batches), ["0180b638", "c0570e72", "24f13a98"]);
+}
+
+#[test]
+fn held_out_images_are_what_they_were() {
+    let world: Shared =
+        Arc::new(World::new(7, Resolution::square(8), 300, Split::Train, Variant::Usual));
+    let sum = |part: &Shared| {
+        let pixels = (0..part.len()).flat_map(|index| part.get(index).unwrap().picture.pixels);
+        checksum(pixels.collect::<Vec<u8>>())
+    };
+    let found: Vec<[String; 2]> = [HoldingOut::EveryNth, HoldingOut::Stratified]
+        .iter()
+        .map(|way| [sum(&way.for_testing(&world).1), sum(&way.for_validation(&world, 0.02).1)])
+        .collect();
+    assert_eq!(found, [["b5ccc790", "0f074474"], ["f830d858", "f830d858"]]);
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use omma_data::{Shared, Split, formats};
+use omma_data::{Shared, formats};
 use omma_model::checkpoint;
 
 use crate::{
@@ -52,6 +52,11 @@ impl Resolved {
             }
         }
         let mut resolved = Self::again(recipe, device)?;
+        match resolved.recipe.task {
+            TaskKind::Classification => {
+                formats::check_several_classes(&resolved.recipe.data_spec(), &resolved.data.train)?
+            }
+        }
         // The parts belong to the recipe from now on: a run that goes on elsewhere has the same.
         resolved.notes.extend(resolved.recipe.fit_into_memory()?);
         resolved.memory = resolved.recipe.step_memory()?;
@@ -63,7 +68,7 @@ impl Resolved {
         // A run may be resumed from another folder.
         recipe.data.name = formats::whole_name(&recipe.data.name);
         let spec = recipe.data_spec();
-        let (all, test) = (formats::open(&spec, Split::Train)?, formats::open(&spec, Split::Test)?);
+        let (all, test) = formats::open_splits(&spec)?;
         let (train, validation) = recipe.data.parts(&all);
         let data = Splits { train, validation, test };
         let task = TaskKind::of(&recipe, &data)?;

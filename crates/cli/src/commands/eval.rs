@@ -6,7 +6,10 @@ use anyhow::{Context, Result};
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::files::fresh_folder;
-use omma_data::{Split, corrupt::Corruption, formats::CorruptedSet};
+use omma_data::{
+    corrupt::Corruption,
+    formats::{Columns, CorruptedSet},
+};
 use omma_eval::{
     BinKind, Binning, Corrupted, Evaluation, Images, OodPositive, OodProtocol, OodScore, Protocol,
     ShiftProtocol, Summary, evaluate,
@@ -15,7 +18,7 @@ use omma_eval::{
 
 use crate::{
     class_subset,
-    subject::{Candidate, Data, check_distinct, compare_names, ood_sets, system},
+    subject::{Candidate, Data, Part, check_distinct, compare_names, ood_sets, system},
     table::{note, say, table},
     watch::Watch,
 };
@@ -31,8 +34,8 @@ use crate::{
 ///   omma eval runs/cifar10-1 --shift-data CIFAR-10-C
 ///   omma eval runs/vmoe-1 runs/vmoe-2                        a deep ensemble of two
 ///   omma eval runs/fashion-vmoe-1 --ood kmnist=data/kmnist --ood-score energy
-///   omma eval vit.safetensors --data photos/ --json
-///   omma eval vit.safetensors --data imagenet-a/ --split all --class-subset --model-classes imagenet.txt
+///   omma eval vit.safetensors --data photos.zip --json       all of it, as it has no splits
+///   omma eval vit.safetensors --data imagenet-a/ --class-subset --model-classes imagenet.txt
 ///   omma eval runs/vmoe-1 --set moe.k=4                      more experts per token than in training
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
@@ -43,9 +46,13 @@ pub(crate) struct Eval {
     /// What to judge by; without it, what the runs were trained on
     #[arg(long)]
     pub(crate) data: Option<String>,
-    /// Which part of the data
-    #[arg(long, value_enum, default_value_t = Part::Test)]
-    pub(crate) split: Part,
+    /// Which columns of a table are what, by name or by number from 1: image=photo,label=3
+    #[arg(long, value_name = "COLUMNS", requires = "data")]
+    pub(crate) columns: Option<Columns>,
+    /// Which part of the data; without it, all of data without splits that no model was trained on, else the
+    /// test images
+    #[arg(long, value_enum)]
+    pub(crate) split: Option<Part>,
     /// Judge by so many images at most, evenly spread over the data
     #[arg(long, value_name = "IMAGES", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
@@ -109,15 +116,6 @@ pub(crate) struct Eval {
     pub(crate) json: bool,
 }
 
-/// A part of a data set.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
-    Test,
-    Train,
-    /// Everything, as for a set that is all for testing and has no splits
-    All,
-}
-
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Score {
     MaxProbability,
@@ -161,13 +159,9 @@ impl Eval {
     ) -> Result<(Evaluation, PathBuf)> {
         check_distinct(&self.subjects)?;
         let candidates = Candidate::read_all(&self.subjects, &self.settings, device)?;
-        let data = Data::of(self.data.as_deref(), &candidates)?;
+        let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);
-        let test = match self.split {
-            Part::Test => data.images(Split::Test, limit)?,
-            Part::Train => data.images(Split::Train, limit)?,
-            Part::All => data.whole(limit)?,
-        };
+        let (part, test) = data.part(self.split, limit)?;
         let shift = self.shift(&test)?;
         let judged = match self.class_subset {
             true => Some(class_subset::places(&candidates, self.model_classes.as_deref(), &test)?),
@@ -176,11 +170,10 @@ impl Eval {
         if judged.is_none() {
             compare_names(&candidates, &test);
         }
-        let validation = match self.no_temperature || self.class_subset || self.split != Part::Test
-        {
-            true => None,
-            false => data.held_out()?,
-        };
+        let held_out = data.held_out()?;
+        let chose = held_out.as_ref().map(|images| images.data.len());
+        let scales = !self.no_temperature && !self.class_subset && part == Part::Test;
+        let validation = held_out.filter(|_| scales);
         if validation.is_none() && !self.no_temperature {
             note(match self.class_subset {
                 true => {
@@ -208,6 +201,12 @@ impl Eval {
         std::fs::create_dir_all(&figures).with_context(|| {
             format!("{} cannot be made; a report goes into a folder", figures.display())
         })?;
+        let images = crate::table::grouped(test.data.len() as u64);
+        note(format!("judging by {images} images of {}: {}", test.name, part.reason(self.split)));
+        if let Some(images) = chose {
+            let images = crate::table::grouped(images as u64);
+            note(format!("training held {images} images out to choose its best checkpoint by"));
+        }
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
         let mut system = system(candidates, self.seed, device)?;
         if let Some(judged) = judged {
@@ -313,6 +312,10 @@ fn show(evaluation: &Evaluation) -> Result<()> {
     let samples = crate::table::grouped(evaluation.test.samples as u64);
     say(format!("{samples} images of {}{}", evaluation.data, evaluation.among()))?;
     say(table(["", "error", "NLL", "Brier", "ECE"], rows, 1))?;
+    if let Some(scaled) = &evaluation.temperature {
+        let images = crate::table::grouped(scaled.fitted_on as u64);
+        say(format!("the temperature is fitted on {images} images that training held out"))?;
+    }
     if let Some(diversity) = &evaluation.test.diversity {
         say(format!("members differ by {}", diversity.in_words()))?;
     }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use clap::Args;
-use omma_data::Split;
+use omma_data::formats::Columns;
 use omma_eval::{FewShotProtocol, few_shot, metrics::Estimate};
 
 use crate::{
-    subject::{Candidate, Data, system},
+    subject::{Candidate, Data, Part, system},
     table::{say, table},
     watch::Watch,
 };
@@ -33,6 +33,9 @@ pub(crate) struct FewShot {
     /// What to judge by; without it, what the runs were trained on
     #[arg(long)]
     data: Option<String>,
+    /// Which columns of a table are what, by name or by number from 1: image=photo,label=3
+    #[arg(long, value_name = "COLUMNS", requires = "data")]
+    columns: Option<Columns>,
     /// Images per class
     #[arg(long, value_delimiter = ',', default_value = "1,5,10,25")]
     shots: Vec<usize>,
@@ -69,10 +72,11 @@ impl FewShot {
             bail!("a regularisation is above 0, not {bad}");
         }
         let candidates = Candidate::read_all(&self.subjects, &self.settings, device)?;
-        let data = Data::of(self.data.as_deref(), &candidates)?;
+        let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
+        let limit = self.limit.map(|limit| limit as usize);
         let protocol = FewShotProtocol {
-            train: data.images(Split::Train, None)?,
-            test: data.images(Split::Test, self.limit.map(|limit| limit as usize))?,
+            train: data.part(Some(Part::Train), None)?.1,
+            test: data.part(Some(Part::Test), limit)?.1,
             shots: self.shots.clone(),
             seeds: self.seeds.into(),
             seed: self.seed,

@@ -30,6 +30,7 @@ use crate::{
 ///   omma train e3 --seed 1 --set train.steps=3000
 ///   omma train fashion-vmoe --data fashion-mnist
 ///   omma train vmoe --data photos/ --set model.resolution=64 --set model.patch=8
+///   omma train vmoe --data photos.tsv --columns image=1,label=2
 ///   omma train finetune-vmoe --init pretrained/ --data photos/
 ///   omma train --resume latest
 #[derive(Args)]
@@ -38,9 +39,12 @@ pub(crate) struct Train {
     /// A recipe that `omma recipes` lists, or a .toml file
     #[arg(default_value = "default")]
     recipe: String,
-    /// world, fashion-mnist, or a path: folder of classes, CIFAR or IDX files, .csv, .tar shards
+    /// world, fashion-mnist, or a path: folder of classes, .zip, .csv or .tsv, .tar shards, CIFAR or IDX files
     #[arg(long)]
     data: Option<String>,
+    /// Which columns of a table are what, by name or by number from 1: image=photo,label=3
+    #[arg(long, value_name = "COLUMNS")]
+    columns: Option<String>,
     /// A setting on top of the recipe, such as train.steps=500 or model.moe.experts=4
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
@@ -54,7 +58,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "FOLDER")]
     run: Option<PathBuf>,
     /// Go on with a run: its folder, or `latest` for the newest below runs/
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["recipe", "data", "settings", "seed", "init", "run"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["recipe", "data", "columns", "settings", "seed", "init", "run"])]
     resume: Option<PathBuf>,
     /// With --resume: begin the run again if none of its checkpoints can be read
     #[arg(long, requires = "resume")]
@@ -95,6 +99,7 @@ impl Train {
     fn start(&self, device: &Device) -> Result<Trainer> {
         let request = Request {
             data: self.data.clone(),
+            columns: self.columns.clone(),
             seed: self.seed,
             init: self.init.clone(),
             settings: self.settings.clone(),

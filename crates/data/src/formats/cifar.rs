@@ -13,6 +13,8 @@ use crate::{
 
 /// A list of class names.
 const LARGEST_LIST: u64 = 1 << 20;
+const TEN_NAMES: &str = "batches.meta.txt";
+const HUNDRED_NAMES: &str = "fine_label_names.txt";
 const SIDE: usize = 32;
 const PLANE: usize = SIDE * SIDE;
 
@@ -89,15 +91,55 @@ impl Cifar {
             Split::Test => find("test_batch.bin".to_owned()).into_iter().collect(),
         };
         if !ten.is_empty() {
-            return Self::read(CifarKind::Ten, &ten, names(&folder.join("batches.meta.txt")));
+            return Self::read(CifarKind::Ten, &ten, names(&folder.join(TEN_NAMES)));
         }
         let name = if split == Split::Train { "train.bin" } else { "test.bin" };
         match find(name.to_owned()) {
             Some(file) => {
-                Self::read(CifarKind::Hundred, &[file], names(&folder.join("fine_label_names.txt")))
+                Self::read(CifarKind::Hundred, &[file], names(&folder.join(HUNDRED_NAMES)))
             }
             None => Err(DataError::EmptySplit { path: folder.into(), split: split.name() }),
         }
+    }
+
+    /// A single file of such records, by whatever name. Which kind they are is told by the file's size and,
+    /// where both would fit, by the labels; names of classes may be beside it.
+    pub fn file(path: &Path) -> Result<Self> {
+        let fault = |why: String| DataError::Format { path: path.into(), why };
+        let length = Unpacked::open(path)?.rest()?.length;
+        let fits = |kind: &CifarKind| length > 0 && length % kind.record() as u64 == 0;
+        let fitting: Vec<CifarKind> =
+            [CifarKind::Ten, CifarKind::Hundred].into_iter().filter(fits).collect();
+        let [ten, hundred] = [CifarKind::Ten.record(), CifarKind::Hundred.record()];
+        let kind = match fitting.as_slice() {
+            [] => {
+                return Err(fault(format!(
+                    "{length} bytes are records of neither {ten} bytes (a label and 32 × 32 pixels, as \
+                     CIFAR-10) nor {hundred} (two labels and the pixels, as CIFAR-100)"
+                )));
+            }
+            [only] => *only,
+            _ => {
+                let plausible =
+                    fitting.into_iter().map(|kind| Ok((kind, kind.is_plausible(path)?)));
+                let plausible: Vec<_> = plausible.collect::<Result<_>>()?;
+                match plausible.as_slice() {
+                    [(kind, true), (_, false)] | [(_, false), (kind, true)] => *kind,
+                    _ => {
+                        return Err(fault(format!(
+                            "{length} bytes may be records of {ten} bytes (as CIFAR-10) or of {hundred} (as \
+                             CIFAR-100), and the labels do not tell which; put it into a folder of its own \
+                             as test_batch.bin or as test.bin"
+                        )));
+                    }
+                }
+            }
+        };
+        let list = match kind {
+            CifarKind::Ten => TEN_NAMES,
+            CifarKind::Hundred => HUNDRED_NAMES,
+        };
+        Self::read(kind, &[path.to_owned()], names(&path.with_file_name(list)))
     }
 
     /// Whether a folder looks like CIFAR's.
@@ -119,6 +161,21 @@ impl CifarKind {
 
     fn record(self) -> usize {
         self.label() + 1 + 3 * PLANE
+    }
+
+    /// Whether all labels of a file are below those of the published sets: 10, or 20 and 100.
+    fn is_plausible(self, path: &Path) -> Result<bool> {
+        let below: &[u8] = match self {
+            Self::Ten => &[10],
+            Self::Hundred => &[20, 100],
+        };
+        let records = Unpacked::open(path)?.rest()?.records(self.record());
+        for index in 0..records.len() {
+            if records.get(index)?.iter().zip(below).any(|(label, below)| label >= below) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -206,6 +263,43 @@ mod tests {
             write(folder, "test_batch.bin", &[bytes]);
             let message = Cifar::folder(folder, Split::Test).unwrap_err().to_string();
             assert!(message.contains("test_batch.bin"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_single_file_is_told_by_its_size_and_its_labels() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let path = folder.join("x.bin");
+        let file = |records: &[Vec<u8>]| {
+            write(folder, "x.bin", records);
+            Cifar::file(&path)
+        };
+        let ten = file(&[record(&[3], 10), record(&[11], 20)]).unwrap();
+        assert_eq!((ten.len(), ten.classes().len(), ten.get(1).unwrap().label), (2, 12, 11));
+        let hundred = file(&[record(&[3, 77], 10)]).unwrap();
+        assert_eq!((hundred.get(0).unwrap().label, hundred.classes()[77].as_str()), (77, "77"));
+        write(
+            folder,
+            "fine_label_names.txt",
+            &[(0..100).flat_map(|i| format!("n{i}\n").into_bytes()).collect()],
+        );
+        assert_eq!(file(&[record(&[3, 77], 10)]).unwrap().classes()[77], "n77");
+        let message = file(&[record(&[3], 10)[..2000].to_vec()]).unwrap_err().to_string();
+        assert!(message.contains("x.bin: 2000 bytes are records of neither 3073"), "{message}");
+
+        // As many of the one as fill so many of the other.
+        let tens: Vec<Vec<u8>> = (0..3074).map(|i| record(&[(i % 10) as u8], 200)).collect();
+        let ten = file(&tens).unwrap();
+        assert_eq!((ten.len(), ten.kind), (3074, CifarKind::Ten));
+        let hundreds: Vec<Vec<u8>> =
+            (0..3073).map(|i| record(&[(i % 20) as u8, 99], 200)).collect();
+        assert_eq!(file(&hundreds).unwrap().kind, CifarKind::Hundred);
+        for shade in [0, 200] {
+            let message = file(&vec![record(&[shade], shade); 3074]).unwrap_err().to_string();
+            assert!(
+                message.contains("may be records of 3073") && message.contains("test_batch.bin")
+            );
         }
     }
 

@@ -7,17 +7,16 @@ use std::{
 
 use omma_base::files::open_regular;
 
-use super::classes::{check_classes, classes, places};
+use super::{
+    assumed::say_assumed,
+    classes::{check_classes, classes, places},
+    columns::{Columns, Layout},
+};
 use crate::{
     dataset::{Dataset, Sample},
     error::{DataError, Result},
     picture::Picture,
 };
-
-/// Column names that are understood.
-const IMAGE: &[&str] = &["image", "path", "file", "filepath", "filename"];
-const LABEL: &[&str] = &["label", "class", "target"];
-const CAPTION: &[&str] = &["caption", "text", "title"];
 
 /// A row behind the last one. Where a quoted field was left open, it ends up inside that field.
 const END: &str = "\n\u{1}end of the table\u{1}\n";
@@ -32,64 +31,67 @@ pub struct CsvFile {
 impl CsvFile {
     /// Reads the table, not the images.
     pub fn read(path: &Path) -> Result<Self> {
-        Self::read_as(path, None)
+        Self::read_as(path, &Columns::default(), None)
     }
 
-    /// Reads the table of a split whose classes another split has named.
-    pub(super) fn read_as(path: &Path, known: Option<&[String]>) -> Result<Self> {
+    /// Reads a table of which the user says something, perhaps of a split whose classes another split has
+    /// named.
+    pub(super) fn read_as(path: &Path, said: &Columns, known: Option<&[String]>) -> Result<Self> {
         let fault = |why: String| DataError::Format { path: path.into(), why };
         let tabs = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("tsv"));
         let file = open_regular(path).map_err(DataError::io(path))?;
-        let mut reader = csv::ReaderBuilder::new()
+        let reader = csv::ReaderBuilder::new()
             .delimiter(if tabs { b'\t' } else { b',' })
             .flexible(true)
+            .has_headers(false)
             .from_reader(file.chain(END.as_bytes()));
-        let header = reader.headers().map_err(|error| fault(error.to_string()))?.clone();
-        let column = |names: &[&str]| {
-            let known = |name: &str| names.iter().any(|known| name.eq_ignore_ascii_case(known));
-            header.iter().position(|name| known(name.trim_start_matches('\u{feff}').trim()))
-        };
-        let image = column(IMAGE).ok_or_else(|| {
-            fault(format!("it needs a column of paths, called one of {}", IMAGE.join(", ")))
-        })?;
-        let (label, caption) = (column(LABEL), column(CAPTION));
-        if label.is_none() && caption.is_none() {
-            return Err(fault(format!(
-                "it needs a column of labels ({}) or captions ({})",
-                LABEL.join(", "),
-                CAPTION.join(", ")
-            )));
-        }
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let open =
-            |record: &csv::StringRecord| record.iter().any(|field| field.contains(END.trim()));
-        let mut rows = Vec::new();
-        for (number, record) in reader.records().enumerate() {
+        let mut records = reader.into_records().map(|record| {
             let record = record.map_err(|error| fault(error.to_string()))?;
-            if record.len() == 1 && record[0] == *END.trim() {
-                break;
-            }
-            if open(&record) {
+            let is_end = record.len() == 1 && record[0] == *END.trim();
+            Ok(Some(record).filter(|_| !is_end))
+        });
+        let mut next = || records.next().transpose().map(Option::flatten);
+        let is_open =
+            |record: &csv::StringRecord| record.iter().any(|field| field.contains(END.trim()));
+        let first = next()?.ok_or_else(|| fault("it is empty".to_owned()))?;
+        if is_open(&first) {
+            return Err(fault("a quoted field of its first row has no end".to_owned()));
+        }
+        let cells: Vec<&str> =
+            first.iter().map(|cell| cell.trim_start_matches('\u{feff}').trim()).collect();
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let layout = Layout::of(&cells, folder, said).map_err(fault)?;
+        let mut row = if layout.has_header { next()? } else { Some(first.clone()) };
+        if !layout.has_header {
+            say_assumed(path, &format!("it has no header; {layout} (--columns says otherwise)"));
+        }
+        let mut rows = Vec::new();
+        while let Some(record) = row {
+            let number = rows.len() + 1;
+            if is_open(&record) {
                 return Err(fault(format!(
-                    "a quoted field of row {} has no end, so that it takes in the rest of the table",
-                    number + 1
+                    "a quoted field of row {number} has no end, so that it takes in the rest of the table"
                 )));
             }
-            if record.len() != header.len() {
+            if record.len() != first.len() {
                 return Err(fault(format!(
-                    "row {} has {} fields, and the header {}",
-                    number + 1,
+                    "row {number} has {} fields, and the {} {}",
                     record.len(),
-                    header.len()
+                    if layout.has_header { "header" } else { "first row" },
+                    first.len()
                 )));
             }
-            let field = |place: usize| record.get(place).unwrap_or_default().trim().to_owned();
+            let field = |place: usize| {
+                let field = record.get(place).unwrap_or_default();
+                field.trim_start_matches('\u{feff}').trim().to_owned()
+            };
             // Without labels, all images are of one class.
-            let label = label.map_or("0".to_owned(), field);
+            let label = layout.label.map_or("0".to_owned(), field);
             if label.is_empty() {
-                return Err(fault(format!("row {} has no label", number + 1)));
+                return Err(fault(format!("row {number} has no label")));
             }
-            rows.push((folder.join(field(image)), label, caption.map(field)));
+            rows.push((folder.join(field(layout.image)), label, layout.caption.map(field)));
+            row = next()?;
         }
         if rows.is_empty() {
             return Err(fault("it has no rows".to_owned()));
@@ -165,9 +167,28 @@ mod tests {
     }
 
     #[test]
+    fn a_table_without_a_header_is_all_rows() {
+        for (name, text) in [
+            ("t.tsv", "\u{feff}a, b.png\tdog\nc.png\tcat\n"),
+            ("t.csv", "\"a, b.png\",dog\nc.png,cat\n"),
+        ] {
+            let (_folder, table) = table(name, text);
+            let table = table.unwrap();
+            assert_eq!(
+                (table.len(), table.classes()),
+                (2, &["cat".to_owned(), "dog".to_owned()][..])
+            );
+            assert_eq!(table.get(0).unwrap().label, 1);
+            assert_eq!(table.get(0).unwrap().picture, Picture::filled(3, 2, [1, 2, 3]));
+        }
+        let message = table("t.tsv", "a, b.png\tdog\nc.png\n").1.unwrap_err().to_string();
+        assert!(message.contains("row 2 has 1 fields, and the first row 2"), "{message}");
+    }
+
+    #[test]
     fn a_table_that_cannot_be_used_says_why() {
         for (text, why) in [
-            ("", "column of paths"),
+            ("", "it is empty"),
             ("label\n1\n", "column of paths"),
             ("path,size\na.png,3\n", "column of labels"),
             ("path,label\n", "no rows"),
@@ -176,6 +197,7 @@ mod tests {
             ("path,label\na.png,1\nb.p", "row 2 has 1 fields"),
             ("path,label\n\"a.png,1\nb.png,1\nc.png,2\n", "no end"),
             ("path,label\na.png,1\n\"b.png\",\"1\nc.png,2\n", "no end"),
+            ("path,\"label\na.png,1\n", "first row has no end"),
         ] {
             let message = table("t.csv", text).1.unwrap_err().to_string();
             assert!(message.contains(why) && message.contains("t.csv"), "{message}");

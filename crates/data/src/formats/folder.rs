@@ -4,7 +4,12 @@ use std::path::{Path, PathBuf};
 
 use omma_base::files::files_below;
 
-use super::{classes::check_classes, is_image};
+use super::{
+    assumed::say_assumed,
+    classes::check_classes,
+    is_image,
+    structure::{Structure, split_names},
+};
 use crate::{
     dataset::{Dataset, Sample, Split},
     error::{DataError, Result},
@@ -42,17 +47,19 @@ impl ImageFolder {
             }
             files.extend(images.into_iter().map(|file| (file, label)));
         }
-        if !empty.is_empty() && !files.is_empty() {
-            let names = empty[..empty.len().min(5)].join(", ");
-            tracing::warn!(
-                "{}: {} classes have no image ({names}); is each of these folders a class?",
-                root.display(),
-                empty.len()
-            );
-        }
         if files.is_empty() {
-            let why = "no image in any folder of a class (root/class/*.jpg is expected)";
-            return Err(fault(why.to_owned()));
+            return Err(fault(Structure::of(root).explained(root)));
+        }
+        if !empty.is_empty() {
+            let (count, names) = (empty.len(), empty[..empty.len().min(5)].join(", "));
+            let what = format!(
+                "{count} classes have no image ({names}); is each of these folders a class?"
+            );
+            say_assumed(root, &what);
+        }
+        let outside = images_in(root)?;
+        if outside > 0 {
+            say_assumed(root, &format!("{outside} images in no folder of a class are left out"));
         }
         Ok(Self { classes, files })
     }
@@ -64,16 +71,13 @@ impl ImageFolder {
 
     /// The folder of a split below `root`, under any of its usual names.
     pub(super) fn split(root: &Path, split: Split) -> Option<PathBuf> {
-        let names: &[&str] = match split {
-            Split::Train => &["train", "training"],
-            Split::Test => &["test", "val", "validation", "valid"],
-        };
         let mut folders: Vec<PathBuf> =
             std::fs::read_dir(root).ok()?.flatten().map(|entry| entry.path()).collect();
         folders.sort();
         let named = |folder: &PathBuf, name: &str| {
             folder.file_name().is_some_and(|own| own.eq_ignore_ascii_case(name)) && folder.is_dir()
         };
+        let names = split_names(split);
         names.iter().find_map(|name| folders.iter().find(|folder| named(folder, name)).cloned())
     }
 }
@@ -99,6 +103,17 @@ fn class_folders(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     }
     check_classes(root, folders.len())?;
     Ok(folders)
+}
+
+/// How many images are directly in a folder.
+fn images_in(folder: &Path) -> Result<usize> {
+    let mut images = 0;
+    for entry in std::fs::read_dir(folder).map_err(DataError::io(folder))? {
+        let entry = entry.map_err(DataError::io(folder))?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        images += usize::from(!is_hidden && is_image(&entry.path()) && !entry.path().is_dir());
+    }
+    Ok(images)
 }
 
 impl Dataset for ImageFolder {

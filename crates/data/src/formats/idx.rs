@@ -68,6 +68,37 @@ impl Idx {
         Ok(Self { rows, columns, images, labels, classes })
     }
 
+    /// Whether a file is called like one of the family.
+    pub(super) fn is_named(path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        name.contains("idx") || name.ends_with("ubyte") || name.ends_with("ubyte.gz")
+    }
+
+    /// A single file of images, with its file of labels beside it: of the same name but for `labels` and
+    /// `idx1`, gzipped or not.
+    pub fn file(images: &Path) -> Result<Self> {
+        let fault = |why: String| DataError::Format { path: images.into(), why };
+        let name = images.file_name().unwrap_or_default().to_string_lossy();
+        if !name.contains("images") {
+            let why = match name.contains("labels") {
+                true => "these are labels; give the file of images (…-images-idx3-ubyte)",
+                false => {
+                    "labels of an IDX file are beside it by name, so that it has to have `images` in its \
+                     name, as in x-images-idx3-ubyte, with x-labels-idx1-ubyte beside it"
+                }
+            };
+            return Err(fault(why.to_owned()));
+        }
+        let labels = name.replacen("images", "labels", 1).replacen("idx3", "idx1", 1);
+        let plain = labels.strip_suffix(".gz").unwrap_or(&labels);
+        let names = [labels.clone(), plain.to_owned(), format!("{plain}.gz")];
+        let beside = names.iter().map(|name| images.with_file_name(name));
+        match beside.into_iter().find(|labels| labels.is_file()) {
+            Some(labels) => Self::read(images, &labels),
+            None => Err(fault(format!("its labels should be beside it, in {labels}"))),
+        }
+    }
+
     /// The files of a split in a folder, by the names that the family uses.
     pub fn files(folder: &Path, split: Split) -> Option<(PathBuf, PathBuf)> {
         let words: &[&str] = match split {
@@ -168,6 +199,24 @@ mod tests {
         let (images, labels) = Idx::files(folder, Split::Test).unwrap();
         assert_eq!(Idx::read(&images, &labels).unwrap().get(0).unwrap().label, 7);
         assert!(Idx::files(folder, Split::Train).is_none());
+    }
+
+    #[test]
+    fn a_single_file_finds_its_labels() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let images = path("mine-images-idx3-ubyte");
+        std::fs::write(&images, idx(&[1, 1, 1], &[5])).unwrap();
+        let message = Idx::file(&images).unwrap_err().to_string();
+        assert!(message.contains("beside it, in mine-labels-idx1-ubyte"), "{message}");
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&idx(&[1], &[7])).unwrap();
+        std::fs::write(path("mine-labels-idx1-ubyte.gz"), packed.finish().unwrap()).unwrap();
+        let data = Idx::file(&images).unwrap();
+        assert_eq!((data.get(0).unwrap().label, data.classes()[7].as_str()), (7, "7"));
+        let message = Idx::file(&path("mine-labels-idx1-ubyte.gz")).unwrap_err().to_string();
+        assert!(message.contains("these are labels"), "{message}");
+        assert!(Idx::file(&path("other.idx")).unwrap_err().to_string().contains("x-images-idx3"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Data sets on disk.
 
+mod assumed;
 mod cifar;
 mod classes;
+mod columns;
 mod corrupted;
 mod csv;
 mod folder;
@@ -9,20 +11,27 @@ mod idx;
 mod open;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod recognise;
 mod records;
 mod stamp;
+mod structure;
 mod webdataset;
+mod zip;
 
 #[cfg(feature = "parquet")]
 pub use self::parquet::Parquet;
 pub use self::{
     cifar::{Cifar, CifarKind},
+    columns::Columns,
     corrupted::CorruptedSet,
     csv::CsvFile,
     idx::Idx,
-    open::{DataSpec, open, open_whole, whole_name},
+    open::{
+        DataSpec, check_several_classes, open, open_splits, open_unsplit, open_whole, whole_name,
+    },
     stamp::stamp,
     webdataset::WebDataset,
+    zip::ZipFolder,
 };
 
 use self::{folder::ImageFolder, webdataset::expand_braces};

@@ -7,12 +7,14 @@ use std::{
 
 use omma_base::Resolution;
 
-#[cfg(feature = "parquet")]
-use super::parquet::open_split as open_parquet_files;
-use super::{Cifar, CsvFile, Idx, ImageFolder, WebDataset, expand_braces};
+use super::{
+    Columns, WebDataset, expand_braces,
+    recognise::{Found, empty, explained_one_class, find_at, not_a_table},
+};
 use crate::{
-    dataset::{Dataset, Joined, Selection, Shared, Split},
+    dataset::{Joined, Shared, Split},
     error::{DataError, Result},
+    holding_out::HoldingOut,
     world::{Variant, World},
 };
 
@@ -21,6 +23,10 @@ use crate::{
 pub struct DataSpec {
     /// `world`, `world-near-ood`, `world-far-ood`, `fashion-mnist`, or a path.
     pub name: String,
+    /// What the columns of a table are, where their names do not say it.
+    pub columns: Option<Columns>,
+    /// How a tenth is held out for testing, where data has no splits.
+    pub holding_out: HoldingOut,
     /// Of the built-in world's images.
     pub resolution: Resolution,
     /// Training scenes of the built-in world.
@@ -34,9 +40,15 @@ pub struct DataSpec {
 impl DataSpec {
     /// A data set by its name, with a world of 32 × 32 pixels.
     pub fn named(name: &str) -> Self {
-        let name = name.to_owned();
-        let resolution = Resolution::square(32);
-        Self { name, resolution, train_samples: 100_000, test_samples: 2_000, seed: 0 }
+        Self {
+            name: name.to_owned(),
+            columns: None,
+            holding_out: HoldingOut::default(),
+            resolution: Resolution::square(32),
+            train_samples: 100_000,
+            test_samples: 2_000,
+            seed: 0,
+        }
     }
 }
 
@@ -49,18 +61,47 @@ pub fn whole_name(name: &str) -> String {
     path.map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
-/// Opens a split of a data set. Where it has no splits of its own, every tenth sample is for testing.
+/// Opens a split of a data set. Where it has no splits of its own, a tenth of it is for testing.
 pub fn open(spec: &DataSpec, split: Split) -> Result<Shared> {
-    let data = find(spec, split)?;
-    match data.is_empty() {
-        true => Err(empty(Path::new(&spec.name), split)),
-        false => Ok(data),
+    let data = match find(spec, split)? {
+        Found::Split(data) => data,
+        Found::Whole(data) => {
+            let (most, tenth) = spec.holding_out.for_testing(&data);
+            if split == Split::Train { most } else { tenth }
+        }
+    };
+    not_empty(spec, data, split)
+}
+
+/// Opens both splits of a data set, to learn from and to judge by.
+pub fn open_splits(spec: &DataSpec) -> Result<(Shared, Shared)> {
+    let (train, test) = match find(spec, Split::Train)? {
+        Found::Split(train) => (train, open(spec, Split::Test)?),
+        Found::Whole(data) => spec.holding_out.for_testing(&data),
+    };
+    Ok((not_empty(spec, train, Split::Train)?, not_empty(spec, test, Split::Test)?))
+}
+
+/// All of a data set that has no splits of its own, as one that is all for testing often has none
+/// (ImageNet-A, ImageNet-V2); nothing where it has some.
+pub fn open_unsplit(spec: &DataSpec) -> Result<Option<Shared>> {
+    // A data set may have test images alone.
+    let found = find(spec, Split::Train).or_else(|error| match error {
+        DataError::EmptySplit { .. } => find(spec, Split::Test),
+        other => Err(other),
+    });
+    match found? {
+        Found::Split(_) => Ok(None),
+        Found::Whole(data) => not_empty(spec, data, Split::Test).map(Some),
     }
 }
 
-/// Opens a data set as a whole: its training images, then its test images, or what there is of both. A set
-/// that is all for testing often has no splits (ImageNet-A, ImageNet-V2).
+/// Opens a data set as a whole: all of one without splits; else its training images, then its test images, or
+/// what there is of both.
 pub fn open_whole(spec: &DataSpec) -> Result<Shared> {
+    if let Some(data) = open_unsplit(spec)? {
+        return Ok(data);
+    }
     match (open(spec, Split::Train), open(spec, Split::Test)) {
         (Ok(train), Ok(test)) if train.classes() == test.classes() => {
             Ok(Arc::new(Joined(train, test)))
@@ -87,35 +128,70 @@ pub(super) fn place(spec: &DataSpec) -> Option<PathBuf> {
     }
 }
 
-fn find(spec: &DataSpec, split: Split) -> Result<Shared> {
-    match spec.name.as_str() {
-        "world" => return world(spec, split, Variant::Usual),
-        "world-near-ood" => return world(spec, split, Variant::NearOod),
-        "world-far-ood" => return world(spec, split, Variant::FarOod),
-        "fashion-mnist" if !Path::new("fashion-mnist").exists() => {
-            let folder = Path::new(FASHION_MNIST);
-            if !folder.exists() {
-                return Err(DataError::NotFound(format!(
-                    "Fashion-MNIST is not at {FASHION_MNIST}; install it with `apt-get install \
-                     dataset-fashion-mnist`, or give the folder with its four IDX files"
-                )));
-            }
-            return open_path(folder, split);
-        }
-        _ => {}
+/// Refuses images of a single class, which tell nothing about a classifier, with what was found and what is
+/// probably meant.
+///
+/// - `images`: of these data; whether others of their classes have images does not count
+pub fn check_several_classes(spec: &DataSpec, images: &Shared) -> Result<()> {
+    let mut labels = (0..images.len()).map(|index| images.label(index));
+    let first = labels.next().unwrap_or_default();
+    if images.classes().len() > 1 && labels.any(|label| label != first) {
+        return Ok(());
     }
+    let class = images.classes().get(first).map_or("", String::as_str);
+    let fix = explained_one_class(Path::new(&spec.name));
+    Err(DataError::Format {
+        path: spec.name.clone().into(),
+        why: format!(
+            "all images are of one class, {class:?}, and a classifier tells two or more apart{}",
+            fix.map_or(String::new(), |fix| format!("; {fix}"))
+        ),
+    })
+}
+
+fn not_empty(spec: &DataSpec, data: Shared, split: Split) -> Result<Shared> {
+    match data.is_empty() {
+        true => Err(empty(Path::new(&spec.name), split)),
+        false => Ok(data),
+    }
+}
+
+fn find(spec: &DataSpec, split: Split) -> Result<Found> {
     let path = Path::new(&spec.name);
+    let variant = match spec.name.as_str() {
+        "world" => Some(Variant::Usual),
+        "world-near-ood" => Some(Variant::NearOod),
+        "world-far-ood" => Some(Variant::FarOod),
+        _ => None,
+    };
+    if let Some(variant) = variant {
+        return match spec.columns {
+            None => world(spec, split, variant),
+            Some(_) => Err(not_a_table(path)),
+        };
+    }
+    if spec.name == "fashion-mnist" && !path.exists() {
+        let folder = Path::new(FASHION_MNIST);
+        if !folder.exists() {
+            return Err(DataError::NotFound(format!(
+                "Fashion-MNIST is not at {FASHION_MNIST}; install it with `apt-get install \
+                 dataset-fashion-mnist`, or give the folder with its four IDX files"
+            )));
+        }
+        return find_at(folder, split, spec.columns.as_ref());
+    }
     if path.exists() {
-        return open_path(path, split);
+        return find_at(path, split, spec.columns.as_ref());
     }
     if spec.name.contains('{') {
         let shards: Vec<PathBuf> =
             expand_braces(&spec.name).into_iter().map(PathBuf::from).collect();
-        return Ok(tenth(Arc::new(WebDataset::read(&shards)?), split));
+        return Ok(Found::whole(WebDataset::read(&shards)?));
     }
     Err(DataError::NotFound(format!(
         "there is no data at {}; write world, fashion-mnist, or the path of a folder of classes, of \
-         CIFAR or IDX files, of a .csv file, of .tar shards, or of .parquet files",
+         CIFAR or IDX files, of a .csv or .tsv file, of a .zip archive, of .tar shards, or of .parquet \
+         files",
         spec.name
     )))
 }
@@ -123,7 +199,7 @@ fn find(spec: &DataSpec, split: Split) -> Result<Shared> {
 /// Sides that the world can be drawn in.
 const SIZES: std::ops::RangeInclusive<usize> = 8..=2048;
 
-fn world(spec: &DataSpec, split: Split, variant: Variant) -> Result<Shared> {
+fn world(spec: &DataSpec, split: Split, variant: Variant) -> Result<Found> {
     if ![spec.resolution.height, spec.resolution.width].iter().all(|side| SIZES.contains(side)) {
         let (least, most) = (SIZES.start(), SIZES.end());
         let why =
@@ -134,132 +210,8 @@ fn world(spec: &DataSpec, split: Split, variant: Variant) -> Result<Shared> {
         Split::Train => spec.train_samples,
         Split::Test => spec.test_samples,
     };
-    Ok(Arc::new(World::new(spec.seed, spec.resolution, samples, split, variant)))
-}
-
-fn open_path(path: &Path, split: Split) -> Result<Shared> {
-    let is = |ending: &str| path.extension().is_some_and(|end| end.eq_ignore_ascii_case(ending));
-    if is("csv") || is("tsv") {
-        return Ok(tenth(Arc::new(CsvFile::read(path)?), split));
-    }
-    if is("tar") {
-        return Ok(tenth(Arc::new(WebDataset::read(&[path.to_owned()])?), split));
-    }
-    if is("parquet") && path.is_file() {
-        return open_parquet_files(path, vec![path.to_owned()], split);
-    }
-    if path.is_file() {
-        let why = "a single file is a .csv, a .tsv, a .tar or a .parquet".to_owned();
-        return Err(DataError::Format { path: path.into(), why });
-    }
-    let inner = ["cifar-10-batches-bin", "cifar-100-binary"].map(|name| path.join(name));
-    let folder = inner.into_iter().find(|folder| folder.is_dir()).unwrap_or(path.to_owned());
-    if Cifar::is_here(&folder) {
-        return Ok(Arc::new(Cifar::folder(&folder, split)?));
-    }
-    let idx = |split| Idx::files(path, split);
-    if idx(Split::Train).is_some() || idx(Split::Test).is_some() {
-        let (images, labels) = idx(split).ok_or_else(|| empty(path, split))?;
-        return Ok(Arc::new(Idx::read(&images, &labels)?));
-    }
-    if let Some(data) = open_tables(path, split)? {
-        return Ok(data);
-    }
-    if let Some(data) = open_shards(path, split)? {
-        return Ok(data);
-    }
-    if let Some(data) = open_parquet(path, split)? {
-        return Ok(data);
-    }
-    let folder = |split| ImageFolder::split(path, split);
-    match (folder(Split::Train), folder(Split::Test)) {
-        (None, None) => Ok(tenth(Arc::new(ImageFolder::read(path)?), split)),
-        (Some(train), _) if split == Split::Train => Ok(Arc::new(ImageFolder::read(&train)?)),
-        (train, Some(test)) if split == Split::Test => {
-            let known = train.map(|train| ImageFolder::class_names(&train)).transpose()?;
-            Ok(Arc::new(ImageFolder::read_as(&test, known)?))
-        }
-        _ => Err(empty(path, split)),
-    }
-}
-
-/// `train.csv` and `test.csv` or `val.csv`; the labels of one table mean the same in the other.
-fn open_tables(path: &Path, split: Split) -> Result<Option<Shared>> {
-    let table =
-        |names: &[&str]| names.iter().map(|name| path.join(name)).find(|table| table.is_file());
-    let train = table(&["train.csv", "train.tsv"]);
-    let test = table(&["test.csv", "test.tsv", "val.csv", "val.tsv"]);
-    let own = if split == Split::Train { &train } else { &test };
-    match (&train, own) {
-        (_, None) if train.is_some() || test.is_some() => Err(empty(path, split)),
-        (_, None) => Ok(None),
-        (Some(train), Some(own)) if split == Split::Test => {
-            let train = CsvFile::read(train)?;
-            Ok(Some(Arc::new(CsvFile::read_as(own, Some(train.classes()))?)))
-        }
-        (_, Some(own)) => Ok(Some(Arc::new(CsvFile::read(own)?))),
-    }
-}
-
-/// All archives of a folder; with `test` or `val` in its name, an archive is for testing.
-fn open_shards(path: &Path, split: Split) -> Result<Option<Shared>> {
-    let shards = files(path, "tar")?;
-    let for_testing = |shard: &PathBuf| {
-        let name = shard.file_name().unwrap_or_default().to_string_lossy();
-        name.contains("test") || name.contains("val")
-    };
-    let (test, train): (Vec<_>, Vec<_>) = shards.into_iter().partition(for_testing);
-    match (train.is_empty(), test.is_empty(), split) {
-        (true, true, _) => Ok(None),
-        (false, true, _) => Ok(Some(tenth(Arc::new(WebDataset::read(&train)?), split))),
-        (true, false, Split::Train) => Err(empty(path, split)),
-        (true, false, Split::Test) => Ok(Some(Arc::new(WebDataset::read(&test)?))),
-        (false, false, Split::Train) => Ok(Some(Arc::new(WebDataset::read(&train)?))),
-        (false, false, Split::Test) => {
-            let known = WebDataset::read(&train)?;
-            Ok(Some(Arc::new(WebDataset::read_as(&test, Some(known.classes()))?)))
-        }
-    }
-}
-
-/// The parquet files of a folder, or of its folder `data`.
-fn open_parquet(path: &Path, split: Split) -> Result<Option<Shared>> {
-    let mut found = files(path, "parquet")?;
-    let inner = path.join("data");
-    if found.is_empty() && inner.is_dir() {
-        found = files(&inner, "parquet")?;
-    }
-    if found.is_empty() { Ok(None) } else { open_parquet_files(path, found, split).map(Some) }
-}
-
-#[cfg(not(feature = "parquet"))]
-fn open_parquet_files(path: &Path, _: Vec<PathBuf>, _: Split) -> Result<Shared> {
-    let why = "this program was built without parquet; build it with `--features parquet`";
-    Err(DataError::Format { path: path.into(), why: why.to_owned() })
-}
-
-/// Files of a folder whose names end like this, in order.
-fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(DataError::io(folder))? {
-        let file = entry.map_err(DataError::io(folder))?.path();
-        if file.extension().is_some_and(|end| end.eq_ignore_ascii_case(ending)) {
-            files.push(file);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// Most of a data set without splits, or the tenth that is for testing.
-pub(super) fn tenth(data: Shared, split: Split) -> Shared {
-    let (most, tenth) = Selection::hold_out(&data, 0.1);
-    if split == Split::Train { most } else { tenth }
-}
-
-/// That a split has nothing in it.
-pub(super) fn empty(path: &Path, split: Split) -> DataError {
-    DataError::EmptySplit { path: path.into(), split: split.name() }
+    let world = World::new(spec.seed, spec.resolution, samples, split, variant);
+    Ok(Found::Split(Arc::new(world)))
 }
 
 #[cfg(test)]
@@ -375,15 +327,17 @@ mod tests {
             assert!(test.get(0).is_ok());
             let whole = open_whole(&DataSpec::named(&path.to_string_lossy())).unwrap();
             assert_eq!((whole.len(), whole.classes()), (count, train.classes()), "{path:?}");
-            let [last, after] = [train.len() - 1, train.len()];
-            assert_eq!(whole.get(last).unwrap(), train.get(last).unwrap());
-            assert_eq!(whole.get(after).unwrap(), test.get(0).unwrap());
-            assert_eq!(whole.label(after), test.label(0));
+            let unsplit = open_unsplit(&DataSpec::named(&path.to_string_lossy())).unwrap();
+            assert_eq!(unsplit.map(|data| data.len()), Some(count), "{path:?}");
         }
         fs::rename(root.join("all.tar"), root.join("train-0.tar")).unwrap();
         fs::copy(root.join("train-0.tar"), root.join("val-0.tar")).unwrap();
         assert_eq!(opened(root, Split::Train).unwrap().len(), 20);
         assert_eq!(opened(root, Split::Test).unwrap().len(), 20);
+        let both = DataSpec::named(&root.to_string_lossy());
+        assert!(open_unsplit(&both).unwrap().is_none());
+        let whole = open_whole(&both).unwrap();
+        assert_eq!((whole.len(), whole.get(20).unwrap().label), (40, 1));
         // A set with test images alone, and one with nothing.
         fs::create_dir(root.join("only")).unwrap();
         fs::rename(root.join("data"), root.join("only/test")).unwrap();

@@ -5,10 +5,13 @@ use std::path::Path;
 use image::{DynamicImage, ImageFormat, RgbImage};
 use omma_base::Resolution;
 use omma_data::{
-    Dataset, Picture,
-    formats::{Cifar, CifarKind, CorruptedSet, CsvFile, Idx, WebDataset},
+    Dataset, Picture, Split,
+    formats::{Cifar, CifarKind, Columns, CorruptedSet, CsvFile, DataSpec, Idx, WebDataset, open},
 };
-use omma_fuzz::{Container, Target, container::gzip};
+use omma_fuzz::{
+    Container, Target,
+    container::{gzip, zipped},
+};
 
 use crate::beside;
 
@@ -103,6 +106,9 @@ fn cifar() {
                 look(&data);
             }
         }
+        if let Ok(data) = Cifar::file(path) {
+            look(&data);
+        }
     });
 }
 
@@ -156,12 +162,45 @@ fn csv() {
         "\u{feff}Label,extra,PATH,caption\r\ndog,1,\"a, b.png\",\"small, \"\"dark\"\"\"\r\n",
         "image\ttext\na.png\tone, two\n",
         "filename,class\na.png,0\nb.png,7\n",
+        "x.csv,cat\nx.csv,dog\n",
+        "photo,kind,2\nx.csv,3,a\n",
     ];
     let seeds = seeds.map(|text| text.as_bytes().to_vec()).into();
     let target = Target { name: "x.csv", seeds, containers: &[], cases: 1500 };
     target.run(|path| {
         if let Ok(data) = CsvFile::read(path) {
             look(&data);
+        }
+        let columns: Columns = "image=1,label=2".parse().unwrap();
+        let spec = DataSpec { columns: Some(columns), ..DataSpec::named(&path.to_string_lossy()) };
+        for split in [Split::Train, Split::Test] {
+            if let Ok(data) = open(&spec, split) {
+                look(data.as_ref());
+            }
+        }
+    });
+}
+
+#[test]
+fn zip_archives() {
+    let png = encoded(&photograph(), ImageFormat::Png);
+    let seed = |names: &[&str]| {
+        let members: Vec<_> = names.iter().map(|name| ((*name).to_owned(), png.clone())).collect();
+        zipped(&members)
+    };
+    let seeds = vec![
+        seed(&["cat/1.png", "dog/2.png", "top.png"]),
+        seed(&["photos/train/cat/1.png", "photos/train/dog/2.png", "photos/val/cat/3.png"]),
+        seed(&["a\\b\\1.png", "__MACOSX/._1.png", "a/c/deep/er/2.png"]),
+    ];
+    let containers = [Container::Zip(".png")];
+    let target = Target { name: "x.zip", seeds, containers: &containers, cases: 1500 };
+    target.run(|path| {
+        let spec = DataSpec::named(&path.to_string_lossy());
+        for split in [Split::Train, Split::Test] {
+            if let Ok(data) = open(&spec, split) {
+                look(data.as_ref());
+            }
         }
     });
 }

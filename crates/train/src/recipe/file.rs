@@ -173,6 +173,8 @@ fn collect(tree: &Map<String, Value>, prefix: &str, all: &mut BTreeMap<String, V
 
 #[cfg(test)]
 mod tests {
+    use omma_data::HoldingOut;
+
     use super::*;
 
     const TEXT: &str = r#"
@@ -257,6 +259,21 @@ mod tests {
         let tiling = read("model.moe.own_experts = false\nmodel.moe.members = 2").unwrap().model;
         let moe = tiling.moe().unwrap();
         assert_eq!((moe.tiling, moe.router.pool.members(), moe.router.experts), (2, None, 8));
+    }
+
+    #[test]
+    fn a_recipe_saved_before_there_was_a_choice_holds_out_as_it_did() {
+        let recipe = parse(&["data.columns=image=1,label=kind"]).unwrap();
+        assert_eq!(recipe.data.holding_out, HoldingOut::Stratified);
+        let text = recipe.to_toml();
+        assert!(text.contains("columns = \"image=1,label=kind\""), "{text}");
+        let saved = |text: &str| Recipe::parse_saved(text, "saved".as_ref()).unwrap();
+        assert_eq!(saved(&text), recipe);
+        let before = text.replace("holding_out = \"stratified\"\n", "");
+        assert_eq!(saved(&before).data.holding_out, HoldingOut::EveryNth);
+        assert_eq!(saved(&before).data.columns, recipe.data.columns);
+        let message = parse(&["data.columns=picture=1"]).unwrap_err().to_string();
+        assert!(message.starts_with("data.columns cannot be picture=1"), "{message}");
     }
 
     #[test]

@@ -13,9 +13,9 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use omma_base::range::{OutOfRange, check_all};
 use omma_data::{
-    Pixels, Selection, Shared, TargetKind, TrainOptions,
+    HoldingOut, Pixels, Selection, Shared, TargetKind, TrainOptions,
     augment::{Augmentation, Mixing},
-    formats::DataSpec,
+    formats::{Columns, DataSpec},
 };
 use omma_eval::pixels_for;
 use omma_model::{ModelConfig, ModelError, short_name};
@@ -40,6 +40,8 @@ use crate::{
 pub struct DataRecipe {
     /// `world`, `fashion-mnist`, or a path.
     pub name: String,
+    /// Which columns of a table are what, `image=photo,label=3`, by name or by number from 1.
+    pub columns: Option<Columns>,
     /// Training scenes of the built-in world.
     pub train_samples: usize,
     /// Test scenes of the built-in world.
@@ -48,8 +50,12 @@ pub struct DataRecipe {
     pub world_seed: u64,
     /// Training images that are used at most, evenly spread over the data; 0 for all of them.
     pub limit: usize,
-    /// Share of the training images that is held out to choose the best checkpoint by.
+    /// Share of the training images that is held out to choose the best checkpoint by; 0 for none. Stratified,
+    /// at least 100 or a tenth are held out, whichever is fewer.
     pub validation: f64,
+    /// How these are held out, and a tenth for testing where data has no splits.
+    #[serde(default = "HoldingOut::of_before")]
+    pub holding_out: HoldingOut,
     /// Share of files that may be unreadable before the run stops.
     pub bad_share: f64,
     /// Whether what the frozen part makes of the images is computed once and kept on disk.
@@ -66,11 +72,13 @@ impl Default for DataRecipe {
     fn default() -> Self {
         Self {
             name: "world".to_owned(),
+            columns: None,
             train_samples: 100_000,
             test_samples: 2_000,
             world_seed: 0,
             limit: 0,
             validation: 0.02,
+            holding_out: HoldingOut::default(),
             bad_share: 0.01,
             cache: false,
             cache_augmentations: 0,
@@ -87,7 +95,7 @@ impl DataRecipe {
             0 => all.clone(),
             limit => Selection::spread(all, limit),
         };
-        Selection::hold_out(&used, self.validation)
+        self.holding_out.for_validation(&used, self.validation)
     }
 }
 
@@ -193,6 +201,8 @@ impl Recipe {
     pub fn data_spec(&self) -> DataSpec {
         DataSpec {
             name: self.data.name.clone(),
+            columns: self.data.columns.clone(),
+            holding_out: self.data.holding_out,
             resolution: self.model.image.resolution,
             train_samples: self.data.train_samples,
             test_samples: self.data.test_samples,

@@ -12,6 +12,8 @@ use crate::error::Result;
 pub struct Request {
     /// The data set.
     pub data: Option<String>,
+    /// Which columns of a table are what.
+    pub columns: Option<String>,
     /// Where every random number comes from.
     pub seed: Option<u64>,
     /// A checkpoint to start from.
@@ -30,6 +32,8 @@ impl Request {
     pub(super) fn settings(&self) -> Result<Vec<Setting>> {
         let mut all = Vec::new();
         all.extend(self.data.iter().map(|data| Setting::new("data.name", data.as_str().into())));
+        let columns = self.columns.iter();
+        all.extend(columns.map(|said| Setting::new("data.columns", said.as_str().into())));
         all.extend(self.seed.iter().map(|seed| Setting::new("seed", Value::from(*seed))));
         if let Some(init) = &self.init {
             if !init.exists() {

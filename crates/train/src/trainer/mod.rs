@@ -65,6 +65,8 @@ pub trait Observer {
 pub struct Outline {
     /// Steps in all.
     pub steps: u64,
+    /// Classes of the images.
+    pub classes: usize,
     /// Images to learn from.
     pub train_images: usize,
     /// Held-out images.
@@ -146,6 +148,7 @@ impl Trainer {
         let cost = recipe.model.cost(recipe.model.image.resolution)?;
         let outline = Outline {
             steps: recipe.total_steps(data.train.len()),
+            classes: data.train.classes().len(),
             train_images: data.train.len(),
             validation_images: data.validation.len(),
             test_images: data.test.len(),

@@ -1,15 +1,12 @@
 //! Which parquet files are for what.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use super::Parquet;
 use crate::{
-    dataset::{Shared, Split},
+    dataset::Split,
     error::Result,
-    formats::open::{empty, tenth},
+    formats::recognise::{Found, empty},
 };
 
 /// Opens a split of the files at `path`: those with the split's word in their name. Where no name has
@@ -18,7 +15,7 @@ pub(in crate::formats) fn open_split(
     path: &Path,
     files: Vec<PathBuf>,
     split: Split,
-) -> Result<Shared> {
+) -> Result<Found> {
     let with = |words: &[&str]| -> Vec<PathBuf> {
         let fits = |file: &&PathBuf| {
             let name = file.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
@@ -34,11 +31,11 @@ pub(in crate::formats) fn open_split(
     }
     if path.is_file() || (test.is_empty() && validation.is_empty()) {
         let all = if path.is_file() { files } else { train };
-        return Ok(tenth(Arc::new(Parquet::read(&all)?), split));
+        return Ok(Found::whole(Parquet::read(&all)?));
     }
     match split {
         Split::Train if train.is_empty() => Err(empty(path, split)),
-        Split::Train => Ok(Arc::new(Parquet::read(&train)?)),
+        Split::Train => Ok(Found::split(Parquet::read(&train)?)),
         Split::Test => {
             let of_no_use = test.is_empty() || Parquet::is_withheld(&test)?;
             let test = if of_no_use && !validation.is_empty() { validation } else { test };
@@ -46,7 +43,7 @@ pub(in crate::formats) fn open_split(
                 true => None,
                 false => Some(Parquet::class_names(&train)?),
             };
-            Ok(Arc::new(Parquet::read_as(&test, known.as_deref())?))
+            Ok(Found::split(Parquet::read_as(&test, known.as_deref())?))
         }
     }
 }
@@ -57,6 +54,7 @@ mod tests {
 
     use super::{super::tests::published, *};
     use crate::{
+        dataset::Shared,
         error::DataError,
         formats::{DataSpec, open},
     };
