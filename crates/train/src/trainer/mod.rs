@@ -7,6 +7,7 @@ mod interval;
 mod shards;
 mod step;
 mod stop;
+mod stretches;
 mod weights;
 
 use std::{path::Path, time::Instant};
@@ -19,12 +20,14 @@ use omma_model::{ModelError, VisionTransformer, checkpoint};
 use omma_routing::RoutingError;
 
 pub(crate) use self::average::Average;
-use self::{divergence::Divergence, interval::Interval, shards::Shards, step::Pass};
+use self::{
+    divergence::Divergence, interval::Interval, shards::Shards, step::Pass, stretches::Stretches,
+};
 pub use self::{finish::TrainingResult, stop::Stop, weights::Weights};
 
 use crate::{
     error::{Result, TrainError},
-    logs::{EvaluationRecord, Logs, Record, TrainRecord},
+    logs::{EvaluationRecord, Logs, Record, StretchRecord, TrainRecord},
     optimiser::{Optimiser, clip_global_norm},
     recipe::Recipe,
     resolved::Resolved,
@@ -37,6 +40,8 @@ use crate::{
 pub trait Observer {
     /// It begins, or goes on after `progress`.
     fn started(&mut self, _: &Outline, _: &Progress) {}
+    /// A new stretch of a run begins, by other settings.
+    fn extended(&mut self, _: &StretchRecord) {}
     /// A step was taken.
     fn step(&mut self, _: u64) {}
     /// A log interval has passed.
@@ -96,6 +101,7 @@ pub struct Trainer {
     optimiser: Optimiser,
     loader: TrainLoader,
     shards: Shards,
+    stretches: Stretches,
     logs: Logs,
     tally: RoutingTally,
     progress: Progress,
@@ -121,7 +127,7 @@ impl Trainer {
         run.tidy()?;
         let resolved = Resolved::again(recipe, device)?;
         let device = device.clone().autodiff();
-        let begin = Begin::again(&run, &resolved, how, &device)?;
+        let begin = Begin::again(&run, &resolved, &run.earlier_stretches()?, how, &device)?;
         Self::new(resolved, run, begin, device)
     }
 
@@ -143,6 +149,7 @@ impl Trainer {
         let options = recipe.loading(task.targets());
         let loader = TrainLoader::new(data.train.clone(), options, seed, cursor)?;
         let shards = Shards::new(recipe.train.shards)?;
+        let stretches = Stretches::new(run.earlier_stretches()?, recipe, data.train.len());
         let logs = Logs::open(&run, progress.step)?;
         run.write_json("classes.json", &data.train.classes())?;
         run.write_json("environment.json", &Environment::now())?;
@@ -158,6 +165,7 @@ impl Trainer {
             optimiser,
             loader,
             shards,
+            stretches,
             logs,
             tally: RoutingTally::default(),
             progress,
@@ -211,6 +219,7 @@ impl Trainer {
         }
         while self.progress.step < self.outline.steps {
             stop.check()?;
+            self.begin_stretch(observer)?;
             let begin = Instant::now();
             self.step(&mut interval)?;
             let spent = begin.elapsed().as_secs_f64();
@@ -254,7 +263,7 @@ impl Trainer {
             gradients: &sum.gradients,
         }
         .check(&self.last_good())?;
-        let rate = recipe.optimiser.learning_rate * recipe.schedule.share(step, self.outline.steps);
+        let rate = self.stretches.rate(step);
         self.optimiser.step(rate, &mut self.weights.values, &sum.gradients);
         self.model = self.weights.put(self.model.clone())?;
         if let Some(average) = &mut self.average {
@@ -381,7 +390,7 @@ impl Trainer {
         let (progress, optimiser) = (self.progress, &self.optimiser);
         checkpoints.add(step, |folder| {
             let model = checkpoint::save(&model, folder)?;
-            let recipe = self.recipe().to_toml();
+            let recipe = self.stretches.led_to(step).unwrap_or(self.recipe()).to_toml();
             let data = self.identity.clone();
             State::save(folder, Saved { progress, model, recipe, data, optimiser, raw })
         })?;
@@ -389,7 +398,8 @@ impl Trainer {
         if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {
             checkpoints.set_best(&best)?;
         }
-        checkpoints.keep(self.recipe().train.keep, best.map(|best| best.step))?;
+        let stay: Vec<u64> = self.stretches.ends().chain(best.map(|best| best.step)).collect();
+        checkpoints.keep(self.recipe().train.keep, &stay)?;
         self.saved = Some(step);
         self.last_save = Instant::now();
         observer.saved(step);
