@@ -12,6 +12,7 @@ mod names;
 mod progress;
 mod study;
 mod subject;
+mod sweep;
 mod table;
 mod watch;
 
@@ -47,6 +48,7 @@ enum Command {
     Predict(commands::predict::Predict),
     Compare(commands::compare::Compare),
     Study(commands::study::StudyCommand),
+    Sweep(commands::sweep::Sweep),
     Init(commands::init::Init),
     Cost(commands::cost::Cost),
     Convert(commands::convert::Convert),
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Predict(command) => command.run(&device),
         Command::Compare(command) => command.run(&device),
         Command::Study(command) => command.run(),
+        Command::Sweep(command) => command.run(),
         Command::Init(command) => command.run(&device),
         Command::Cost(command) => command.run(),
         Command::Convert(command) => command.run(&device),

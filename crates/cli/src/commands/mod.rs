@@ -11,6 +11,7 @@ pub(crate) mod inspect;
 pub(crate) mod predict;
 pub(crate) mod recipes;
 pub(crate) mod study;
+pub(crate) mod sweep;
 pub(crate) mod train;
 pub(crate) mod upcycle;
 
