@@ -41,7 +41,7 @@ pub(crate) fn report(
         page = page.text(&text);
     }
     for record in &stretches {
-        page = page.text(&extended(record));
+        page = page.text(&extended(run, record));
     }
     page = page.figures(curves(outline.measures, &train, &evaluations, &stretches));
     if !result.routing.is_empty() {
@@ -75,14 +75,19 @@ fn capitalised(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Where a run was extended, in a sentence.
-fn extended(record: &StretchRecord) -> String {
+/// Where a run was extended, in words.
+fn extended(run: &RunFolder, record: &StretchRecord) -> String {
     let StretchRecord { step, steps, learning_rate, changes, .. } = record;
-    let before =
-        record.learning_rate_before.map_or(String::new(), |rate| format!(", after {rate:.3e}"));
+    let before = record.learning_rate_before;
+    let before = before.map_or(String::new(), |rate| format!(", after {rate:.3e}"));
+    let page = format!("report-{step}.html");
+    let stood = match run.file(&page).exists() {
+        true => format!(" {page} shows what it had reached by then."),
+        false => String::new(),
+    };
     format!(
         "The run was extended after step {step}, to {steps} steps ({}). Its learning rate goes on at \
-         {learning_rate:.3e}{before}; report-{step}.html is how it stood, if it had come to its end.",
+         {learning_rate:.3e}{before}.{stood}",
         changes.join(", ")
     )
 }

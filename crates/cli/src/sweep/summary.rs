@@ -355,7 +355,7 @@ pub(super) mod tests {
         );
         let (header, rows) = summary.table(30);
         assert_eq!(header[..3], ["optimiser.learning_rate", "seeds", "held-out accuracy"]);
-        assert_eq!(rows[2].last().unwrap(), "seed 1 diverged: the loss of …");
+        assert_eq!(rows[2].last().unwrap(), "seed 1 diverged: the loss of s…");
         assert!(rows[0].last().unwrap().is_empty());
     }
 
