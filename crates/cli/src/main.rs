@@ -6,10 +6,13 @@ mod class_subset;
 mod commands;
 mod device;
 mod interrupt;
+mod jobs;
 mod limits;
+mod names;
 mod progress;
 mod study;
 mod subject;
+mod sweep;
 mod table;
 mod watch;
 
@@ -46,6 +49,7 @@ enum Command {
     Probe(commands::probe::Probe),
     Compare(commands::compare::Compare),
     Study(commands::study::StudyCommand),
+    Sweep(commands::sweep::Sweep),
     Init(commands::init::Init),
     Cost(commands::cost::Cost),
     Convert(commands::convert::Convert),
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Probe(command) => command.run(&device),
         Command::Compare(command) => command.run(&device),
         Command::Study(command) => command.run(),
+        Command::Sweep(command) => command.run(),
         Command::Init(command) => command.run(&device),
         Command::Cost(command) => command.run(),
         Command::Convert(command) => command.run(&device),

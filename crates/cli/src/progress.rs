@@ -7,7 +7,7 @@ use omma_base::text::visible;
 use omma_eval::routing::LayerHealth;
 use omma_train::{
     Measure, Observer, Outline, TaskScores,
-    logs::{EvaluationRecord, TrainRecord},
+    logs::{EvaluationRecord, StretchRecord, TrainRecord},
     run::Progress,
 };
 
@@ -127,6 +127,21 @@ impl Observer for TrainingProgress {
             bar.set_length(outline.steps);
             bar.set_position(progress.step);
         }
+    }
+
+    fn extended(&mut self, record: &StretchRecord) {
+        let before = match record.learning_rate_before {
+            Some(rate) => format!(", after {rate:.3e}"),
+            None => String::new(),
+        };
+        self.say(&format!(
+            "extended after step {} ({}): the schedule is that of {} steps now, and the learning rate goes on \
+             at {:.3e}{before}",
+            grouped(record.step),
+            record.changes.join(", "),
+            grouped(record.steps),
+            record.learning_rate
+        ));
     }
 
     fn step(&mut self, step: u64) {

@@ -5,7 +5,7 @@ use omma_report::{Bars, Lines, Page, Series};
 
 use crate::{
     error::Result,
-    logs::{EvaluationRecord, Record, TrainRecord, read_records},
+    logs::{EvaluationRecord, Record, StretchRecord, TrainRecord, read_records},
     recipe::Recipe,
     resolved::Resolved,
     run::{Environment, RunFolder},
@@ -21,11 +21,16 @@ pub(crate) fn report(
     result: &TrainingResult,
     sections: impl FnOnce(Page) -> Page,
 ) -> Result<String> {
-    let (mut train, mut evaluations) = (Vec::new(), Vec::new());
+    let (mut train, mut evaluations, mut stretches) = (Vec::new(), Vec::new(), Vec::new());
     for record in read_records(run)? {
         match record {
             Record::Train(record) => train.push(record),
             Record::Evaluation(record) => evaluations.push(record),
+            Record::Stretch(record) => {
+                // One that was given up before its first checkpoint did not happen.
+                stretches.retain(|earlier: &StretchRecord| earlier.step != record.step);
+                stretches.push(record);
+            }
         }
     }
     let recipe = &resolved.recipe;
@@ -35,7 +40,10 @@ pub(crate) fn report(
     if let Some(text) = resolved.task.about_learning() {
         page = page.text(&text);
     }
-    page = page.figures(curves(outline.measures, &train, &evaluations));
+    for record in &stretches {
+        page = page.text(&extended(run, record));
+    }
+    page = page.figures(curves(outline.measures, &train, &evaluations, &stretches));
     if !result.routing.is_empty() {
         page = page
             .section("Experts")
@@ -67,11 +75,40 @@ fn capitalised(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
+/// Where a run was extended, in words.
+fn extended(run: &RunFolder, record: &StretchRecord) -> String {
+    let StretchRecord { step, steps, learning_rate, changes, .. } = record;
+    let before = record.learning_rate_before;
+    let before = before.map_or(String::new(), |rate| format!(", after {rate:.3e}"));
+    let page = format!("report-{step}.html");
+    let stood = match run.file(&page).exists() {
+        true => format!(" {page} shows what it had reached by then."),
+        false => String::new(),
+    };
+    format!(
+        "The run was extended after step {step}, to {steps} steps ({}). Its learning rate goes on at \
+         {learning_rate:.3e}{before}.{stood}",
+        changes.join(", ")
+    )
+}
+
+/// A dashed line up the height of other series, where a stretch begins.
+fn mark(record: &StretchRecord, series: &[Series]) -> Series {
+    let heights = series.iter().flat_map(|one| &one.points).map(|(_, y)| *y);
+    let heights: Vec<f64> = heights.filter(|y| y.is_finite()).collect();
+    let low = heights.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = heights.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let at = record.step as f64;
+    let name = format!("extended after step {}", record.step);
+    Series { dashed: true, ..Series::new(name, vec![(at, low), (at, high)]) }
+}
+
 /// A figure for every share, one for all losses, and those of the optimiser.
 fn curves(
     measures: &[Measure],
     train: &[TrainRecord],
     evaluations: &[EvaluationRecord],
+    stretches: &[StretchRecord],
 ) -> Vec<String> {
     let of = |value: fn(&TrainRecord) -> f64| {
         train.iter().map(|r| (r.step as f64, value(r))).collect::<Vec<_>>()
@@ -80,7 +117,9 @@ fn curves(
         let point = |r: &EvaluationRecord| Some((r.step as f64, factor * r.scores.get(key)?));
         evaluations.iter().filter_map(point).collect()
     };
-    let lines = |title: &str, y_label: &str, series: Vec<Series>| {
+    let lines = |title: &str, y_label: &str, mut series: Vec<Series>| {
+        let marks: Vec<Series> = stretches.iter().map(|record| mark(record, &series)).collect();
+        series.extend(marks);
         let (title, y_label) = (title.to_owned(), y_label.to_owned());
         Lines { title, x_label: "step".to_owned(), y_label, series, ..Lines::default() }.svg()
     };

@@ -12,6 +12,7 @@ pub(crate) mod predict;
 pub(crate) mod probe;
 pub(crate) mod recipes;
 pub(crate) mod study;
+pub(crate) mod sweep;
 pub(crate) mod train;
 pub(crate) mod upcycle;
 

@@ -13,7 +13,8 @@ use omma_eval::{
 
 use crate::{
     interrupt::{Interrupted, on_signals},
-    study::{Job, Options, STUDIES, Study, StudySystem, run_jobs},
+    jobs::{Job, Jobs, OnFailure, cores, log_of},
+    study::{Options, STUDIES, Study, StudySystem, has_looked_at},
     subject::{ood_meanings, ood_name, ood_sets},
     table::{note, say, table, table_of},
 };
@@ -78,14 +79,13 @@ impl StudyCommand {
         ood_sets(&self.ood, Resolution::square(32), None)?;
         let folder = self.folder(&study);
         let _owned = study.settle(&folder, &self.options(&study))?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let at_once = self.jobs.map_or(cores, usize::from);
+        let at_once = self.jobs.map_or_else(cores, usize::from);
         for (what, jobs) in [
             ("trainings", self.trainings(&study, &folder)),
             ("evaluations", self.evaluations(&study, &folder)),
         ] {
             note(format!("{} {what}, {} at a time", jobs.len(), at_once.min(jobs.len())));
-            if !run_jobs(jobs, at_once, &stop)? {
+            if !(Jobs { at_once, on_failure: OnFailure::Stop, stop: &stop }).run_all(&jobs)? {
                 let how = "stopped; the same command goes on from here".to_owned();
                 return Err(Interrupted::new(&stop, how).into());
             }
@@ -120,37 +120,25 @@ impl StudyCommand {
             for system in &study.systems {
                 for seed in system.seeds(number, seeds) {
                     let run = study.run_folder(folder, system, seed);
-                    let leaves = run.join("result.json");
-                    if jobs.iter().any(|job| job.leaves == leaves) {
-                        continue;
-                    }
                     let what = format!("{}, seed {seed}", system.label);
                     let log = log_of(folder, "train", &run);
-                    let arguments = self.train_arguments(folder, system, seed, &run);
-                    jobs.push(Job { what, arguments, leaves, log, ood: Vec::new() });
+                    let begin = self.train_arguments(folder, system, seed);
+                    let job = Job::training(what, begin, &run, log);
+                    if jobs.iter().all(|other| other.leaves != job.leaves) {
+                        jobs.push(job);
+                    }
                 }
             }
         }
         jobs
     }
 
-    fn train_arguments(
-        &self,
-        folder: &Path,
-        system: &StudySystem,
-        seed: usize,
-        run: &Path,
-    ) -> Vec<String> {
-        let text = |path: &Path| path.display().to_string();
-        if run.join("recipe.toml").exists() {
-            return vec!["train".to_owned(), "--resume".to_owned(), text(run)];
-        }
-        let mut arguments = vec!["train".to_owned(), text(&folder.join(&system.recipe))];
+    fn train_arguments(&self, folder: &Path, system: &StudySystem, seed: usize) -> Vec<String> {
+        let mut arguments = vec![folder.join(&system.recipe).display().to_string()];
         for setting in system.settings.iter().cloned().chain(self.settings()) {
             arguments.extend(["--set".to_owned(), setting]);
         }
         arguments.extend(["--seed".to_owned(), seed.to_string()]);
-        arguments.extend(["--run".to_owned(), text(run)]);
         arguments
     }
 
@@ -176,8 +164,9 @@ impl StudyCommand {
                 }
                 let what = format!("{}, seed {number}", system.label);
                 let (leaves, log) = (out.join("eval.json"), log_of(folder, "eval", &out));
-                let ood = self.ood.iter().map(|text| ood_name(text)).collect();
-                jobs.push(Job { what, arguments, leaves, log, ood });
+                let ood: Vec<String> = self.ood.iter().map(|text| ood_name(text)).collect();
+                let accepts = Box::new(move |path: &Path| has_looked_at(path, &ood));
+                jobs.push(Job { what, arguments, leaves, log, accepts });
             }
         }
         jobs
@@ -240,10 +229,4 @@ impl StudyCommand {
             STUDIES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
         ))
     }
-}
-
-/// Where the messages about a run or an evaluation go.
-fn log_of(folder: &Path, kind: &str, about: &Path) -> PathBuf {
-    let name = about.file_name().unwrap_or_default().to_string_lossy();
-    folder.join("logs").join(format!("{kind}-{name}.txt"))
 }

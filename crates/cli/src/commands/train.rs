@@ -14,13 +14,18 @@ use omma_train::{
 use crate::{
     interrupt::{Interrupted, on_signals},
     progress::TrainingProgress,
-    table::{say, short, table},
+    table::{note, say, short, table},
 };
 
 /// Train a model, and write a report.
 ///
 /// Without arguments, a small V-MoE learns the built-in world. Every run has a folder of its own with
 /// its recipe, logs, checkpoints, the trained model, result.json and report.html.
+///
+/// --resume with --set extends a run, also one that has come to its end: a new stretch with the same optimiser
+/// state, whose schedule is computed for the new length from where the run is, so that a cosine that had come
+/// down rises again. train.steps, train.epochs, optimiser.learning_rate, schedule.*, intervals and data.workers
+/// may change; for anything else start a new run with --init.
 ///
 /// Ctrl-C or SIGTERM stops it after the step it is in and saves everything; a second one ends it at once.
 /// Exit code: 0 when it has come to its end, 130 or 143 when it was stopped, 1 for an error.
@@ -33,6 +38,7 @@ use crate::{
 ///   omma train vmoe --data photos.tsv --columns image=1,label=2
 ///   omma train finetune-vmoe --init pretrained/ --data photos/
 ///   omma train --resume latest
+///   omma train --resume runs/e3-1 --set train.steps=6000
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Train {
@@ -45,7 +51,7 @@ pub(crate) struct Train {
     /// Which columns of a table are what, by name or by number from 1: image=photo,label=3
     #[arg(long, value_name = "COLUMNS")]
     columns: Option<String>,
-    /// A setting on top of the recipe, such as train.steps=500 or model.moe.experts=4
+    /// A setting on top of the recipe, such as train.steps=500 or model.moe.experts=4; with --resume, of the run
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// Where every random number comes from
@@ -58,7 +64,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "FOLDER")]
     run: Option<PathBuf>,
     /// Go on with a run: its folder, or `latest` for the newest below runs/
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["recipe", "data", "columns", "settings", "seed", "init", "run"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["recipe", "data", "columns", "seed", "init", "run"])]
     resume: Option<PathBuf>,
     /// With --resume: begin the run again if none of its checkpoints can be read
     #[arg(long, requires = "resume")]
@@ -104,7 +110,9 @@ impl Train {
             init: self.init.clone(),
             settings: self.settings.clone(),
         };
-        let resolved = Resolved::new(Recipe::find(&self.recipe, &request)?, device)?;
+        let (recipe, notes) = Recipe::find_with_notes(&self.recipe, &request)?;
+        notes.iter().for_each(note);
+        let resolved = Resolved::new(recipe, device)?;
         let place = match &self.run {
             Some(path) => Place::At(path),
             None => Place::Below(Path::new(RUNS)),
@@ -119,14 +127,19 @@ impl Train {
             _ => which.to_owned(),
         };
         let (run, _) = RunFolder::open(&path)?;
+        let how = Resume { from_start: self.from_start, accept_changes: self.accept_changes };
+        if !self.settings.is_empty() {
+            let (trainer, notes) = Trainer::extend(&path, &self.settings, how, device)?;
+            notes.iter().for_each(note);
+            return Ok(trainer);
+        }
         if run.is_finished() {
             bail!(
-                "{} has come to its end; its report is {}",
+                "{} has come to its end; its report is {}, and --set train.steps=… extends it",
                 path.display(),
                 run.file("report.html").display()
             );
         }
-        let how = Resume { from_start: self.from_start, accept_changes: self.accept_changes };
         Ok(Trainer::resume(&path, how, device)?)
     }
 

@@ -3,12 +3,12 @@
 //! | file | room for |
 //! |---|---|
 //! | `setup.rs` | `study.toml`, and the studies that come with the program |
-//! | `jobs.rs` | trainings and evaluations as processes, a few at a time |
+//! | `judged.rs` | which evaluations are there already |
 
-mod jobs;
+mod judged;
 mod setup;
 
 pub(crate) use self::{
-    jobs::{Job, run_jobs},
+    judged::has_looked_at,
     setup::{Options, STUDIES, Study, StudySystem},
 };

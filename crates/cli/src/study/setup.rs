@@ -14,6 +14,8 @@ use omma_base::{
 use omma_train::{Recipe, recipe::check_name};
 use serde::{Deserialize, Serialize};
 
+use crate::names::slug;
+
 /// Names, and files by their names, of the studies in `studies/`.
 pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[(
     "e3",
@@ -88,14 +90,6 @@ impl StudySystem {
     pub(crate) fn seeds(&self, number: usize, seeds: usize) -> Vec<usize> {
         (0..self.ensemble.max(1)).map(|model| number + model * seeds).collect()
     }
-}
-
-/// Letters, digits and dashes.
-fn slug(text: &str) -> String {
-    let plain = |symbol: char| if symbol.is_ascii_alphanumeric() { symbol } else { '-' };
-    let text: String = text.to_lowercase().replace('³', "3").chars().map(plain).collect();
-    let parts: Vec<&str> = text.split('-').filter(|part| !part.is_empty()).collect();
-    parts.join("-")
 }
 
 impl Study {
@@ -265,7 +259,6 @@ mod tests {
                 study.run_folder(folder, pair, pair.seeds(1, 3)[0])
             );
             assert_ne!(study.eval_folder(folder, single, 1), study.eval_folder(folder, pair, 1));
-            assert_eq!(slug("E³ (K=1, M=2)"), "e3-k-1-m-2");
         }
         assert!(Study::find("e4").err().unwrap().to_string().contains("e3"));
     }

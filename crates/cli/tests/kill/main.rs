@@ -4,6 +4,7 @@
 mod before;
 mod damage;
 mod disk;
+mod extend;
 mod kill;
 mod owners;
 mod signals;

@@ -89,3 +89,46 @@ fn a_study_hands_the_signal_on() {
     let log = fs::read_to_string(here.join("out/logs/train-a-0.txt")).unwrap();
     assert!(log.contains("stopped after step"), "{log}");
 }
+
+#[test]
+fn a_sweep_hands_the_signal_on_and_goes_on_with_the_same_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let sweep = |steps: &str| {
+        let mut sweep = Command::new(assert_cmd::cargo::cargo_bin!("omma"));
+        sweep.current_dir(here).args(["sweep", "default", "--out", "out", "--jobs", "1"]);
+        for setting in crate::SETTINGS.iter().chain([&"optimiser.learning_rate=1e-3,2e-3", &steps])
+        {
+            sweep.args(["--set", setting]);
+        }
+        sweep.stdout(Stdio::null()).stderr(Stdio::null());
+        sweep
+    };
+    let mut child = sweep("train.steps=60").spawn().unwrap();
+    let [first, second] = ["001-learning-rate-1e-3", "002-learning-rate-2e-3"]
+        .map(|name| here.join("out/runs").join(format!("{name}-seed-0")));
+    assert!(wait_for_newer(&first, None, &mut child), "the sweep trains");
+    // A second process is told who has the folder.
+    let output = sweep("train.steps=60").stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains(&format!("process {}", child.id())), "{text}");
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(!second.join("result.json").exists());
+    let log = |name: &str| fs::read_to_string(here.join("out/logs").join(name)).unwrap();
+    let began = log("train-001-learning-rate-1e-3-seed-0.txt");
+    assert!(began.contains("stopped after step"), "{began}");
+    assert!(sweep("train.steps=60").status().unwrap().success());
+    assert!(first.join("result.json").exists() && second.join("result.json").exists());
+    let went_on = log("train-001-learning-rate-1e-3-seed-0.txt");
+    assert!(went_on.contains("going on after step"), "{went_on}");
+    // The interrupted training ends as one that was left alone.
+    let whole = here.join("whole");
+    let mut alone = start(&whole, 60, &["optimiser.learning_rate=1e-3", "seed=0"]);
+    assert!(alone.status().unwrap().success());
+    let steps = |run: &std::path::Path| {
+        fs::read_to_string(run.join("result.json")).unwrap().contains("\"steps\": 60")
+    };
+    assert!(steps(&first) && steps(&whole));
+    assert_eq!(lines(&first), lines(&whole));
+}

@@ -93,7 +93,7 @@ fn of_images(recipe: &Recipe, images: &Shared) -> Result<String> {
         (0..images.len()).flat_map(|index| (images.label(index) as u32).to_le_bytes()).collect();
     let files = stamp(&recipe.data_spec())?;
     let data = &recipe.data;
-    let which = (data.limit, data.validation);
+    let which = (data.limit, data.validation, data.holding_out);
     Ok(format!("{} {files} {which:?} {} {}", data.name, images.len(), checksum(labels)))
 }
 

@@ -58,6 +58,21 @@ pub struct EvaluationRecord {
     pub scores: TaskScores,
 }
 
+/// Where a run that was extended begins its new stretch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StretchRecord {
+    /// Steps taken before it.
+    pub step: u64,
+    /// Steps of the run, at its end.
+    pub steps: u64,
+    /// The learning rate of the last step before it; nothing where there was none.
+    pub learning_rate_before: Option<f64>,
+    /// That of its first step.
+    pub learning_rate: f64,
+    /// What is new in the recipe, a setting each.
+    pub changes: Vec<String>,
+}
+
 /// A line of `metrics.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -66,6 +81,8 @@ pub enum Record {
     Train(TrainRecord),
     /// An evaluation.
     Evaluation(EvaluationRecord),
+    /// The beginning of a new stretch.
+    Stretch(StretchRecord),
 }
 
 impl Record {
@@ -73,6 +90,7 @@ impl Record {
         match self {
             Self::Train(record) => record.step,
             Self::Evaluation(record) => record.step,
+            Self::Stretch(record) => record.step,
         }
     }
 
@@ -103,6 +121,7 @@ impl Record {
                 let score = |(key, value)| (format!("validation/{key}"), value);
                 record.scores.iter().map(score).collect()
             }
+            Self::Stretch(_) => Vec::new(),
         }
     }
 }
@@ -116,6 +135,8 @@ pub struct Logs {
     lines: File,
     events: EventFile,
     summary: Vec<EvaluationRecord>,
+    /// The last line that begins a stretch.
+    stretch: Vec<u8>,
 }
 
 impl Logs {
@@ -126,6 +147,7 @@ impl Logs {
         let text = read(&path)?;
         let mut kept = Vec::new();
         let mut summary = Vec::new();
+        let mut stretch = Vec::new();
         let mut unreadable = 0;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             match serde_json::from_slice(line) {
@@ -133,6 +155,7 @@ impl Logs {
                 _ if !line.ends_with(b"\n") => continue,
                 Ok(record) if Record::step(&record) > step => continue,
                 Ok(Record::Evaluation(record)) => summary.push(record),
+                Ok(Record::Stretch(_)) => stretch = line.to_vec(),
                 Ok(Record::Train(_)) => {}
                 Err(_) => unreadable += 1,
             }
@@ -153,7 +176,19 @@ impl Logs {
             write_atomically(&path, |temporary| fs::write(temporary, &kept)).map_err(fault())?;
         }
         let lines = OpenOptions::new().append(true).open(&path).map_err(fault())?;
-        Ok(Self { run: run.clone(), lines, events: EventFile::create(run.path())?, summary })
+        let events = EventFile::create(run.path())?;
+        Ok(Self { run: run.clone(), lines, events, summary, stretch })
+    }
+
+    /// Writes that a stretch begins, unless that is written already: a run may be killed and go on here any
+    /// number of times.
+    pub fn begin_stretch(&mut self, record: &StretchRecord) -> Result<()> {
+        let record = Record::Stretch(record.clone());
+        if self.stretch != line(&record).as_bytes() {
+            self.add(&record)?;
+            self.stretch = line(&record).into_bytes();
+        }
+        Ok(())
     }
 
     /// Writes a record everywhere it belongs.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::{
     RANGES, Recipe, Request, built_in,
     layers::{Layer, Setting, is_whole, layers, read_text, table},
+    length::Length,
     of_model, out_of_range, recipe_error,
 };
 use crate::error::{Result, TrainError};
@@ -16,29 +17,38 @@ use crate::error::{Result, TrainError};
 impl Recipe {
     /// A recipe by its name, or by the path of its file, with what the user asks for on top.
     pub fn find(name: &str, request: &Request) -> Result<Self> {
+        Ok(Self::find_with_notes(name, request)?.0)
+    }
+
+    /// The same, and in sentences what a user who gave it may not expect of it.
+    pub fn find_with_notes(name: &str, request: &Request) -> Result<(Self, Vec<String>)> {
         match name.ends_with(".toml") {
-            true => Self::read(name.as_ref(), request),
+            true => Self::read_with_notes(name.as_ref(), request),
             false => Self::build(built_in(name)?, format!("recipe {name}").as_ref(), request),
         }
     }
 
     /// Reads a recipe's file.
     pub fn read(path: &Path, request: &Request) -> Result<Self> {
-        let mut recipe = Self::build(&read_text(path)?, path, request)?;
+        Ok(Self::read_with_notes(path, request)?.0)
+    }
+
+    fn read_with_notes(path: &Path, request: &Request) -> Result<(Self, Vec<String>)> {
+        let (mut recipe, notes) = Self::build(&read_text(path)?, path, request)?;
         if recipe.name.is_empty() {
             recipe.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             recipe.check()?;
         }
-        Ok(recipe)
+        Ok((recipe, notes))
     }
 
     /// Reads a recipe's text, which came from `path`, with settings on top.
     pub fn parse<S: AsRef<str>>(text: &str, path: &Path, settings: &[S]) -> Result<Self> {
-        Self::build(text, path, &Request::of(settings))
+        Ok(Self::build(text, path, &Request::of(settings))?.0)
     }
 
     /// `model.preset` names what the rest of `[model]` changes; with `init` that is the checkpoint's model.
-    fn build(text: &str, path: &Path, request: &Request) -> Result<Self> {
+    fn build(text: &str, path: &Path, request: &Request) -> Result<(Self, Vec<String>)> {
         let mut layers = layers(text, path)?;
         // A saved recipe says everything, in this version's words or in those of an earlier one, and does
         // not need the checkpoint that its run began with any more.
@@ -50,9 +60,15 @@ impl Recipe {
             layers.clear();
         }
         layers.push(Layer::new(request.settings()?, None));
-        let mut recipe = match saved {
-            Some(recipe) => recipe,
-            None => Self { model: starting_model(&layers, path)?, ..Self::default() },
+        let (mut recipe, mut length) = match saved {
+            Some(recipe) => {
+                let length = Length::saved(&recipe.train, &path.display().to_string());
+                (recipe, length)
+            }
+            None => {
+                let model = starting_model(&layers, path)?;
+                (Self { model, ..Self::default() }, Length::default())
+            }
         };
         for layer in &layers {
             // What is wrong in a file is said with its name.
@@ -64,7 +80,9 @@ impl Recipe {
             };
             for setting in &layer.settings {
                 recipe = recipe.with(setting).map_err(placed)?;
+                length.follow(setting, layer, &mut recipe.train);
             }
+            Length::check(layer).map_err(placed)?;
         }
         match layers.last().is_some_and(|layer| layer.settings.is_empty()) {
             true => recipe.check().map_err(|error| TrainError::RecipeSyntax {
@@ -73,7 +91,7 @@ impl Recipe {
             })?,
             false => recipe.check()?,
         }
-        Ok(recipe)
+        Ok((recipe, length.notes))
     }
 
     /// Reads the recipe that was saved with a run, which has every value in it.
@@ -97,7 +115,7 @@ impl Recipe {
         toml::to_string(self).expect("a recipe can be written")
     }
 
-    fn with(mut self, setting: &Setting) -> Result<Self> {
+    pub(super) fn with(mut self, setting: &Setting) -> Result<Self> {
         let Setting { key, value, text } = setting;
         if key == "model.preset" {
             return Ok(self); // it is what the rest goes on top of

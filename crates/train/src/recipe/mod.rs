@@ -6,8 +6,10 @@
 mod builtin;
 mod file;
 mod layers;
+mod length;
 mod ranges;
 mod request;
+mod within_run;
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -103,7 +105,7 @@ impl DataRecipe {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainRecipe {
-    /// Steps; 0 where `epochs` says it.
+    /// Steps; 0 where `epochs` says it, as it does where it was given last.
     pub steps: u64,
     /// Passes over the training images, where `steps` is 0.
     pub epochs: f64,

@@ -132,11 +132,11 @@ impl Checkpoints {
         write_json(&self.path.join(BEST), best)
     }
 
-    /// Removes all but the last `keep` and the best.
-    pub fn keep(&self, keep: usize, best: Option<u64>) -> Result<()> {
+    /// Removes all but the last `keep` and those that stay: the best, and the ends of earlier stretches.
+    pub fn keep(&self, keep: usize, stay: &[u64]) -> Result<()> {
         let steps = self.steps()?;
         let old = &steps[..steps.len().saturating_sub(keep)];
-        for step in old.iter().filter(|step| Some(**step) != best) {
+        for step in old.iter().filter(|step| !stay.contains(step)) {
             let (from, to) = (self.at(*step), self.unfinished(*step));
             fs::rename(&from, &to).map_err(TrainError::io(&from))?;
             fs::remove_dir_all(&to).map_err(TrainError::io(&to))?;
@@ -167,14 +167,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_ones_and_the_best_stay() {
+    fn the_last_ones_stay_and_those_that_are_to() {
         let folder = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(folder.path());
         for step in [10, 20, 30, 40] {
             let write = |path: &Path| fs::write(path.join("x"), "x").map_err(TrainError::io(path));
             checkpoints.add(step, write).unwrap();
         }
-        checkpoints.keep(2, Some(10)).unwrap();
+        checkpoints.keep(2, &[10]).unwrap();
         assert_eq!(checkpoints.steps().unwrap(), [10, 30, 40]);
         fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
         assert!(checkpoints.ever().unwrap(), "a run that has lost its checkpoints had some");

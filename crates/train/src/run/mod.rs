@@ -16,15 +16,19 @@
 //!   model.safetensors   the trained model, with config.json beside it
 //!   result.json         what it reached
 //!   report.html         the same to look at
+//!   recipe-400.toml     of a run that was extended after step 400: what it was trained by until then,
+//!   result-400.json     and what it had reached,
+//!   report-400.html     to look at
 //! ```
 
 mod checkpoints;
 mod environment;
 mod identity;
 mod state;
+mod stretches;
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -37,6 +41,7 @@ pub use self::{
     environment::Environment,
     identity::DataIdentity,
     state::{Best, Progress, Saved, State},
+    stretches::Stretch,
 };
 use crate::{
     error::{Result, TrainError},
@@ -122,7 +127,16 @@ impl RunFolder {
     /// Removes what a killed process left behind; the folder must be owned.
     pub fn tidy(&self) -> Result<()> {
         debug_assert!(self.owned.is_some(), "another process may be writing");
-        remove_leftovers(&self.path, FILES).map_err(TrainError::io(&self.path))?;
+        let names = self.names()?;
+        // A leftover is called after its file: a dot, the name, a dot, letters by chance.
+        let left = |name: &String| {
+            name.strip_prefix('.')?.rsplit_once('.').map(|(name, _)| name.to_owned())
+        };
+        let earlier: Vec<String> =
+            names.iter().filter_map(left).filter(|name| stretches::is_earlier(name)).collect();
+        let written: Vec<&str> =
+            FILES.iter().copied().chain(earlier.iter().map(String::as_str)).collect();
+        remove_leftovers(&self.path, &written).map_err(TrainError::io(&self.path))?;
         self.checkpoints().tidy()
     }
 
@@ -159,9 +173,13 @@ impl RunFolder {
         Checkpoints::new(&self.path)
     }
 
-    /// Whether the run has come to its end.
-    pub fn is_finished(&self) -> bool {
-        self.file("result.json").exists()
+    /// Names of everything in it.
+    fn names(&self) -> Result<Vec<String>> {
+        let fault = || TrainError::io(&self.path);
+        let entries = fs::read_dir(&self.path).map_err(fault())?;
+        let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().into_string().ok());
+        let names: io::Result<Vec<Option<String>>> = entries.map(name).collect();
+        Ok(names.map_err(fault())?.into_iter().flatten().collect())
     }
 
     /// Writes a file in one step.

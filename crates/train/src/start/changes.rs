@@ -25,9 +25,12 @@ impl From<Changed> for TrainError {
 
 /// Fails where recipe or images are not those that a checkpoint was trained by. A bit that turned over in a
 /// recipe, or a picture more in a folder, would make another model of the same name.
+///
+/// `recipe` is the one that counted for the checkpoint: the run's, or that of an earlier stretch.
 pub(super) fn changes(
     run: &RunFolder,
-    Resolved { recipe, data, .. }: &Resolved,
+    recipe: &Recipe,
+    Resolved { data, .. }: &Resolved,
     state: &State,
 ) -> Result<(), Changed> {
     let path = run.file("recipe.toml");

@@ -14,7 +14,7 @@ use crate::{
     optimiser::Optimiser,
     recipe::{Recipe, recipe_error},
     resolved::Resolved,
-    run::{Progress, RunFolder, State},
+    run::{Progress, RunFolder, State, Stretch},
     trainer::{Average, Weights},
 };
 
@@ -71,6 +71,7 @@ impl Begin {
     pub(crate) fn again(
         run: &RunFolder,
         resolved: &Resolved,
+        earlier: &[Stretch],
         how: Resume,
         device: &Device,
     ) -> Result<Self> {
@@ -78,7 +79,9 @@ impl Begin {
         let mut damaged = Vec::new();
         let mut found = None;
         for step in checkpoints.steps()?.into_iter().rev() {
-            match Self::at(run, resolved, step, how, device) {
+            let stretch = earlier.iter().find(|stretch| step <= stretch.until);
+            let trained_by = stretch.map_or(&resolved.recipe, |stretch| &stretch.recipe);
+            match Self::at(run, resolved, trained_by, step, how, device) {
                 Err(error) if error.is_damage() => damaged.push((step, error)),
                 other => {
                     found = Some(other?);
@@ -101,10 +104,11 @@ impl Begin {
         found.map_or_else(|| Self::fresh(resolved, device), Ok)
     }
 
-    /// From the checkpoint after a step.
+    /// From the checkpoint after a step, which a recipe has led to.
     fn at(
         run: &RunFolder,
         resolved: &Resolved,
+        trained_by: &Recipe,
         step: u64,
         how: Resume,
         device: &Device,
@@ -116,7 +120,7 @@ impl Begin {
         if let Some(conflict) = task.conflict(model.config()) {
             return Err(recipe_error(conflict));
         }
-        let changed = changes(run, resolved, &state);
+        let changed = changes(run, trained_by, resolved, &state);
         if let Some(changed) = changed.as_ref().err().filter(|_| !how.accept_changes) {
             return Err(changed.clone().into());
         }

@@ -19,6 +19,8 @@ use crate::{
 
 const ACCURACY: Measure = Measure { key: "accuracy", title: "accuracy", unit: Unit::Share };
 const NLL: Measure = Measure { key: "nll", title: "NLL", unit: Unit::Nats };
+/// The first decides.
+pub(super) const MEASURES: &[Measure] = &[ACCURACY, NLL];
 
 /// One label per image.
 pub(super) struct Classification {
@@ -70,7 +72,7 @@ impl Task for Classification {
     }
 
     fn measures(&self) -> &'static [Measure] {
-        &[ACCURACY, NLL]
+        MEASURES
     }
 
     /// That of equal probabilities for all classes.

@@ -37,6 +37,13 @@ pub enum TaskKind {
 }
 
 impl TaskKind {
+    /// The scores that it is judged by; the first decides which checkpoint is best.
+    pub fn measures(self) -> &'static [Measure] {
+        match self {
+            Self::Classification => classification::MEASURES,
+        }
+    }
+
     /// The task of a recipe on its data.
     pub(crate) fn of(recipe: &Recipe, data: &Splits) -> Result<Arc<dyn Task>> {
         match recipe.task {

@@ -26,7 +26,7 @@ pub struct Measure {
 
 impl Measure {
     /// Whether one value is better than another.
-    pub(crate) fn is_better(&self, value: f64, than: f64) -> bool {
+    pub fn is_better(&self, value: f64, than: f64) -> bool {
         match self.unit {
             Unit::Share => value > than,
             Unit::Nats => value < than,

@@ -25,6 +25,9 @@ pub struct TrainingResult {
     pub seed: u64,
     /// Steps.
     pub steps: u64,
+    /// Steps after which the run was extended; `result-STEP.json` is what it had reached then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extended_after: Vec<u64>,
     /// Parameters.
     pub parameters: usize,
     /// Multiply-adds per image, forwards.
@@ -66,6 +69,7 @@ impl Trainer {
             data: recipe.data.name.clone(),
             seed: recipe.seed,
             steps: self.progress.step,
+            extended_after: self.stretches.ends().collect(),
             parameters: self.outline.parameters,
             multiply_adds: self.outline.multiply_adds,
             scores,

@@ -8,6 +8,7 @@ mod learner;
 mod shards;
 mod step;
 mod stop;
+mod stretches;
 mod weights;
 
 use std::{path::Path, time::Instant};
@@ -23,14 +24,17 @@ pub(crate) use self::{
     average::Average,
     learner::{Examples, Input, Learner, Tokens},
 };
-use self::{divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass};
+use self::{
+    divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass,
+    stretches::Stretches,
+};
 pub use self::{finish::TrainingResult, stop::Stop, weights::Weights};
 
 use crate::{
     activations::{ActivationLoader, Source, open_or_make},
     error::{Result, TrainError},
     freezing::Freezing,
-    logs::{EvaluationRecord, Logs, Record, TrainRecord},
+    logs::{EvaluationRecord, Logs, Record, StretchRecord, TrainRecord},
     memory::StepMemory,
     optimiser::{Optimiser, clip_global_norm},
     recipe::Recipe,
@@ -44,6 +48,8 @@ use crate::{
 pub trait Observer {
     /// It begins, or goes on after `progress`.
     fn started(&mut self, _: &Outline, _: &Progress) {}
+    /// A new stretch of a run begins, by other settings.
+    fn extended(&mut self, _: &StretchRecord) {}
     /// A step was taken.
     fn step(&mut self, _: u64) {}
     /// A log interval has passed.
@@ -113,6 +119,7 @@ pub struct Trainer {
     optimiser: Optimiser,
     freezing: Freezing,
     shards: Shards,
+    stretches: Stretches,
     logs: Logs,
     tally: RoutingTally,
     progress: Progress,
@@ -138,7 +145,7 @@ impl Trainer {
         run.tidy()?;
         let resolved = Resolved::again(recipe, device)?;
         let device = device.clone().autodiff();
-        let begin = Begin::again(&run, &resolved, how, &device)?;
+        let begin = Begin::again(&run, &resolved, &run.earlier_stretches()?, how, &device)?;
         Self::new(resolved, run, begin, device)
     }
 
@@ -159,6 +166,7 @@ impl Trainer {
             memory: resolved.memory,
         };
         let shards = Shards::new(recipe.train.shards)?;
+        let stretches = Stretches::new(run.earlier_stretches()?, recipe, data.train.len());
         let logs = Logs::open(&run, progress.step)?;
         run.write_json("classes.json", &data.train.classes())?;
         run.write_json("environment.json", &Environment::now())?;
@@ -174,6 +182,7 @@ impl Trainer {
             optimiser,
             freezing,
             shards,
+            stretches,
             logs,
             tally: RoutingTally::default(),
             progress,
@@ -251,6 +260,7 @@ impl Trainer {
         let mut feed = self.feed(observer, stop)?;
         while self.progress.step < self.outline.steps {
             stop.check()?;
+            self.begin_stretch(observer)?;
             let begin = Instant::now();
             self.step(&mut feed, &mut interval)?;
             let spent = begin.elapsed().as_secs_f64();
@@ -295,7 +305,7 @@ impl Trainer {
             gradients: &sum.gradients,
         }
         .check(&self.last_good())?;
-        let rate = recipe.optimiser.learning_rate * recipe.schedule.share(step, self.outline.steps);
+        let rate = self.stretches.rate(step);
         self.optimiser.step(rate, &mut self.weights.values, &sum.gradients);
         self.model = self.weights.put(self.model.clone())?;
         if let Some(average) = &mut self.average {
@@ -424,7 +434,7 @@ impl Trainer {
         let (progress, optimiser) = (self.progress, &self.optimiser);
         checkpoints.add(step, |folder| {
             let model = checkpoint::save(&model, folder)?;
-            let recipe = self.recipe().to_toml();
+            let recipe = self.stretches.led_to(step).unwrap_or(self.recipe()).to_toml();
             let data = self.identity.clone();
             State::save(folder, Saved { progress, model, recipe, data, optimiser, raw })
         })?;
@@ -432,7 +442,8 @@ impl Trainer {
         if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {
             checkpoints.set_best(&best)?;
         }
-        checkpoints.keep(self.recipe().train.keep, best.map(|best| best.step))?;
+        let stay: Vec<u64> = self.stretches.ends().chain(best.map(|best| best.step)).collect();
+        checkpoints.keep(self.recipe().train.keep, &stay)?;
         self.saved = Some(step);
         self.last_save = Instant::now();
         observer.saved(step);
