@@ -1,9 +1,7 @@
-//! A run as it is seen at the terminal: a bar, or plain lines where there is no terminal.
+//! A run as it is seen at the terminal.
 
-use std::{io::IsTerminal, time::Instant};
+use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use omma_base::text::visible;
 use omma_eval::routing::LayerHealth;
 use omma_train::{
     Measure, Observer, Outline, TaskScores,
@@ -11,41 +9,29 @@ use omma_train::{
     run::Progress,
 };
 
-use crate::table::{clock, grouped, note, short};
-
-/// Seconds between two plain lines.
-const QUIET: f64 = 10.0;
+use crate::{
+    screen::Activity,
+    table::{clock, grouped, note, rate, short},
+};
 
 /// Shows a run on standard error.
 pub(crate) struct TrainingProgress {
-    bar: Option<ProgressBar>,
+    /// The steps, or what comes before them.
+    activity: Activity,
+    /// What takes time between steps.
+    aside: Option<Activity>,
     steps: u64,
     measures: &'static [Measure],
-    /// Step and moment of the last plain line, and of the start.
+    /// Step and moment of the start.
     started: (u64, Instant),
-    last_line: Instant,
     warned: Vec<String>,
 }
 
 impl TrainingProgress {
     pub(crate) fn new() -> Self {
-        let now = Instant::now();
-        let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
-        Self { bar, steps: 0, measures: &[], started: (0, now), last_line: now, warned: Vec::new() }
-    }
-
-    /// A line that stays.
-    pub(crate) fn say(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(visible(text)),
-            None => note(text),
-        }
-    }
-
-    pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        let activity = Activity::new("opening the data and the model");
+        let started = (0, Instant::now());
+        Self { activity, aside: None, steps: 0, measures: &[], started, warned: Vec::new() }
     }
 
     /// TaskScores in words.
@@ -82,7 +68,7 @@ impl Observer for TrainingProgress {
         self.steps = outline.steps;
         self.measures = outline.measures;
         self.started = (progress.step, Instant::now());
-        self.say(&format!(
+        note(format!(
             "{} parameters, {} multiply-adds per image; {} images to learn from, {} held out, {} for \
              the test; {} steps{}",
             short(outline.parameters as u64),
@@ -96,41 +82,28 @@ impl Observer for TrainingProgress {
                 step => format!(", going on after step {}", grouped(step)),
             }
         ));
-        if let Some(bar) = &self.bar {
-            let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg}");
-            if let Ok(style) = style {
-                bar.set_style(style.progress_chars("━╸─"));
-            }
-            bar.set_length(outline.steps);
-            bar.set_position(progress.step);
-        }
+        self.activity = Activity::counted("step", "step", progress.step, outline.steps);
     }
 
     fn step(&mut self, step: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(step);
-        }
+        self.aside = None;
+        self.activity.reach(step, None);
     }
 
     fn logged(&mut self, record: &TrainRecord) {
         let text = format!(
-            "loss {:.3}  {}  {:.0} images/s  {} left{}",
+            "loss {:.3}  {}  {}  {} left{}",
             record.loss,
             self.shown(&record.scores),
-            record.images_per_second,
+            rate(record.images_per_second, "image"),
             self.remaining(record.step),
             health(&record.routing)
         );
-        match &self.bar {
-            Some(bar) => bar.set_message(text),
-            None if self.last_line.elapsed().as_secs_f64() >= QUIET
-                || record.step == self.steps =>
-            {
-                self.last_line = Instant::now();
-                note(format!("step {}/{}  {text}", record.step, self.steps));
-            }
-            None => {}
+        // The end stays.
+        if record.step == self.steps {
+            note(format!("step {0}/{0}  {text}", record.step));
         }
+        self.activity.reach(record.step, Some(text));
         // The first steps of a router say nothing yet.
         if record.step * 10 < self.steps {
             return;
@@ -138,20 +111,18 @@ impl Observer for TrainingProgress {
         for warning in record.routing.iter().filter_map(LayerHealth::warning) {
             let about = warning.split(':').next().unwrap_or_default().to_owned();
             if !self.warned.contains(&about) {
-                self.say(&format!("warning: {warning}"));
+                note(format!("warning: {warning}"));
                 self.warned.push(about);
             }
         }
     }
 
     fn evaluated(&mut self, record: &EvaluationRecord) {
-        self.say(&format!("step {}: held-out {}", record.step, self.shown(&record.scores)));
+        self.aside = None;
+        note(format!("step {}: held-out {}", record.step, self.shown(&record.scores)));
     }
 
     fn doing(&mut self, what: &str) {
-        match &self.bar {
-            Some(bar) => bar.set_message(format!("{what} …")),
-            None => tracing::info!("{what}"),
-        }
+        self.aside = Some(Activity::new(what));
     }
 }

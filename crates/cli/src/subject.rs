@@ -16,7 +16,10 @@ use omma_eval::{Images, System};
 use omma_model::{VisionTransformer, systems::reconfigure};
 use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
-use crate::{commands::load_any, table::note};
+use crate::{
+    commands::{load_any, note_margin},
+    table::note,
+};
 
 /// Something that can be judged: the folder of a run, or a checkpoint.
 pub(crate) struct Candidate {
@@ -71,6 +74,7 @@ impl Candidate {
             let one = Self::read(path, device)?;
             let model = reconfigure(one.model, settings, device)
                 .with_context(|| format!("predictions of {}", path.display()))?;
+            note_margin(&model.config().image);
             Ok(Self { model, settings: settings.to_vec(), ..one })
         };
         paths.into_iter().map(read).collect()
@@ -180,7 +184,9 @@ impl Data {
                 one.recipe.as_ref().is_some_and(|other| same_parts(&other.data, &recipe.data))
             });
             let held_out = all_held_out.then(|| recipe.data.clone());
-            return Ok(Self { spec: recipe.data_spec(), recipe: held_out });
+            // At the size that the models take now, which may not be that of training.
+            let spec = DataSpec { resolution, ..recipe.data_spec() };
+            return Ok(Self { spec, recipe: held_out });
         }
         let Some(name) = named else {
             bail!("a checkpoint does not know its data; say what to judge it by with --data");

@@ -61,7 +61,11 @@ fn wrong_words_get_the_nearest_right_ones() {
     assert!(fail(&["cost", "vmoe-b32", "--set", "moe.expets=8"]).contains("\"moe.experts\""));
     assert!(fail(&["cost", "vmoe-b32", "--set", "moe.placement=first-2"]).contains("last-2"));
     assert!(fail(&["cost", "vit-b16", "--resolution", "8"]).contains("8 pixels"));
-    assert!(fail(&["inspect", "no/such/folder"]).contains("does not exist"));
+    assert!(
+        fail(&["inspect", "no/such/folder"]).contains("does not exist; name the folder of a run")
+    );
+    let beside = data("tim.pth");
+    assert!(fail(&["inspect", &beside]).contains("did you mean \"timm.pth\"?"));
 }
 
 #[test]

@@ -16,7 +16,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use omma_eval::{Evaluation, OodPositive, compare::read_evaluation};
 use omma_train::Stop;
 
-use crate::table::{clock, note};
+use crate::{
+    screen::Activity,
+    table::{clock, note},
+};
 
 /// A process that leaves a file behind when it is done.
 pub(crate) struct Job {
@@ -133,6 +136,7 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &Stop) -> Result<bo
     let shared = Mutex::new(Shared { waiting, finished: 0, failed: None });
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     let started = Instant::now();
+    let activity = Activity::counted("done", "job", (all - to_do) as u64, all as u64);
     std::thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
@@ -148,6 +152,7 @@ pub(crate) fn run_jobs(jobs: Vec<Job>, at_once: usize, stop: &Stop) -> Result<bo
                     match result {
                         Ok(()) if job.is_done() => {
                             state.finished += 1;
+                            activity.add(1);
                             let (done, left) = (state.finished, to_do - state.finished);
                             let pace = started.elapsed().as_secs_f64() / done as f64;
                             note(format!(
