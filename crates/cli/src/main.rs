@@ -34,7 +34,7 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
     /// No progress and no notes, only errors and results
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, overrides_with = "quiet")]
     quiet: bool,
     #[command(flatten)]
     device: device::DeviceArguments,

@@ -17,9 +17,10 @@ fn run(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The message of a command that must fail: one line, exit code 1, no backtrace.
+/// The message of a command that must fail: one line, exit code 1, no backtrace. Quiet, for progress where
+/// it takes long.
 fn fail(arguments: &[&str]) -> String {
-    let output = omma(arguments);
+    let output = omma(&[arguments, &["--quiet"]].concat());
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
     assert!(message.starts_with("omma: ") && message.trim_end().lines().count() == 1, "{message}");

@@ -105,7 +105,7 @@ mod tests {
         // roff writes a dash as \-.
         let text = |name: &str| {
             let (_, page) = pages.iter().find(|(file, _)| file == name).unwrap();
-            String::from_utf8(page.clone()).unwrap().replace("\\-", "-")
+            String::from_utf8(page.clone()).unwrap().replace("\\-", "-").replace("\\*(Aq", "'")
         };
         let first = text("omma.1");
         let program = crate::command();

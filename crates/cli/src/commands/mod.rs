@@ -51,13 +51,15 @@ fn check_exists(path: &Path) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let beside = std::fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
+    // A dot in a file's name is not one between a setting's parts.
+    let dotless = |name: &str| name.replace('.', "\u{0}");
     let beside: Vec<String> =
-        beside.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    let hint = match nearest(&name, beside.iter().map(String::as_str)) {
+        beside.flatten().map(|entry| dotless(&entry.file_name().to_string_lossy())).collect();
+    let hint = match nearest(&dotless(&name), beside.iter().map(String::as_str)) {
         hint if hint.is_empty() => {
             "; name the folder of a run or of a checkpoint, or a file of weights".to_owned()
         }
-        hint => hint,
+        hint => hint.replace('\u{0}', "."),
     };
     bail!("{} does not exist{hint}", path.display())
 }
