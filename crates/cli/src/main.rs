@@ -5,11 +5,15 @@
 mod class_subset;
 mod commands;
 mod device;
+mod help;
 mod interrupt;
 mod jobs;
 mod limits;
 mod names;
+mod predict;
 mod progress;
+mod resolution;
+mod screen;
 mod study;
 mod subject;
 mod sweep;
@@ -18,7 +22,7 @@ mod watch;
 
 use std::{io::IsTerminal, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use omma_kernels::memory::Allocator;
 use tracing_subscriber::EnvFilter;
 
@@ -32,6 +36,9 @@ static ALLOCATOR: Allocator = Allocator;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// No progress and no notes, only errors and results
+    #[arg(long, short, global = true, overrides_with = "quiet")]
+    quiet: bool,
     #[command(flatten)]
     device: device::DeviceArguments,
     #[command(flatten)]
@@ -56,18 +63,28 @@ enum Command {
     Upcycle(commands::upcycle::Upcycle),
     Adapt(commands::adapt::Adapt),
     Inspect(commands::inspect::Inspect),
+    Completions(commands::completions::Completions),
+    Man(commands::man::ManPages),
+}
+
+/// Everything that can be typed.
+fn command() -> clap::Command {
+    help::flowing(Arguments::command())
 }
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_env("OMMA_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let arguments = Arguments::from_arg_matches(&command().get_matches());
+    let arguments = arguments.unwrap_or_else(|error| error.exit());
+    screen::set_quiet(arguments.quiet);
+    let usual = EnvFilter::new(if arguments.quiet { "error" } else { "warn" });
+    let filter = EnvFilter::try_from_env("OMMA_LOG").unwrap_or(usual);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| table::Stderr)
+        .with_writer(|| screen::Stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .with_target(false)
         .init();
-    let arguments = Arguments::parse();
     arguments.limits.put();
     let device = arguments.device.open();
     let result = match arguments.command {
@@ -86,6 +103,8 @@ fn main() -> ExitCode {
         Command::Upcycle(command) => command.run(&device),
         Command::Adapt(command) => command.run(&device),
         Command::Inspect(command) => command.run(),
+        Command::Completions(command) => command.run(),
+        Command::Man(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -94,6 +113,60 @@ fn main() -> ExitCode {
         Err(error) => {
             table::complain(&error);
             error.downcast_ref().map_or(ExitCode::FAILURE, interrupt::Interrupted::exit_code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands whose output is for people or shells alone.
+    const WITHOUT_RESULTS: [&str; 1] = ["completions"];
+
+    #[test]
+    fn every_command_that_prints_results_prints_them_as_json_too() {
+        for command in command().get_subcommands() {
+            let json = command.get_arguments().any(|option| option.get_long() == Some("json"));
+            let name = command.get_name();
+            assert_eq!(json, !WITHOUT_RESULTS.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_command_takes_quiet() {
+        let mut all = command();
+        all.build();
+        for command in all.get_subcommands().filter(|command| command.get_name() != "help") {
+            let quiet = command.get_arguments().find(|option| option.get_long() == Some("quiet"));
+            assert_eq!(
+                quiet.and_then(|quiet| quiet.get_short()),
+                Some('q'),
+                "{}",
+                command.get_name()
+            );
+        }
+    }
+
+    #[test]
+    fn every_help_has_an_example_of_its_command_and_fits_eighty_columns() {
+        let mut all = command().term_width(80);
+        all.build();
+        for command in all.get_subcommands_mut() {
+            let name = command.get_name().to_owned();
+            if name == "help" {
+                continue;
+            }
+            let (_, examples) = help::prose_and_examples(command);
+            let own = format!("  omma {name}");
+            assert!(examples.iter().any(|line| line.starts_with(&own)), "{name}: {examples:?}");
+            let text = command.render_long_help().to_string();
+            for line in text.lines() {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+            for example in examples {
+                assert!(text.lines().any(|line| line == example), "{name}: {example}");
+            }
         }
     }
 }

@@ -1,9 +1,7 @@
-//! A run as it is seen at the terminal: a bar, or plain lines where there is no terminal.
+//! A run as it is seen at the terminal.
 
-use std::{io::IsTerminal, time::Instant};
+use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use omma_base::text::visible;
 use omma_eval::routing::LayerHealth;
 use omma_train::{
     Measure, Observer, Outline, TaskScores,
@@ -11,52 +9,32 @@ use omma_train::{
     run::Progress,
 };
 
-use crate::table::{clock, grouped, note, short};
-
-/// Seconds between two plain lines.
-const QUIET: f64 = 10.0;
+use crate::{
+    screen::Activity,
+    table::{clock, grouped, note, rate, short},
+};
 
 /// Shows a run on standard error.
 pub(crate) struct TrainingProgress {
-    bar: Option<ProgressBar>,
+    /// The steps, or what comes before them.
+    activity: Activity,
+    /// What takes time between steps.
+    aside: Option<Activity>,
     steps: u64,
     measures: &'static [Measure],
     /// Images that evaluations on the way are on.
     held_out: usize,
-    /// Step and moment of the last plain line, and of the start.
+    /// Step and moment of the start.
     started: (u64, Instant),
-    last_line: Instant,
     warned: Vec<String>,
 }
 
 impl TrainingProgress {
     pub(crate) fn new() -> Self {
-        let now = Instant::now();
-        let bar = std::io::stderr().is_terminal().then(|| ProgressBar::new(0));
-        let started = (0, now);
-        Self {
-            bar,
-            steps: 0,
-            measures: &[],
-            held_out: 0,
-            started,
-            last_line: now,
-            warned: Vec::new(),
-        }
-    }
-
-    /// A line that stays.
-    pub(crate) fn say(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(visible(text)),
-            None => note(text),
-        }
-    }
-
-    pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        let activity = Activity::new("opening the data and the model");
+        let started = (0, Instant::now());
+        let (aside, warned) = (None, Vec::new());
+        Self { activity, aside, steps: 0, measures: &[], held_out: 0, started, warned }
     }
 
     /// TaskScores in words.
@@ -94,7 +72,7 @@ impl Observer for TrainingProgress {
         self.measures = outline.measures;
         self.held_out = outline.validation_images;
         self.started = (progress.step, Instant::now());
-        self.say(&format!(
+        note(format!(
             "{} classes; {} images to learn from, {}, {} for the test",
             grouped(outline.classes as u64),
             grouped(outline.train_images as u64),
@@ -104,7 +82,7 @@ impl Observer for TrainingProgress {
             },
             grouped(outline.test_images as u64),
         ));
-        self.say(&format!(
+        note(format!(
             "{} parameters{}, {} multiply-adds per image; {} steps{}; about {}",
             short(outline.parameters as u64),
             match outline.learning == outline.parameters {
@@ -119,14 +97,7 @@ impl Observer for TrainingProgress {
             },
             outline.memory.in_words()
         ));
-        if let Some(bar) = &self.bar {
-            let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg}");
-            if let Ok(style) = style {
-                bar.set_style(style.progress_chars("━╸─"));
-            }
-            bar.set_length(outline.steps);
-            bar.set_position(progress.step);
-        }
+        self.activity = Activity::counted("step", "step", progress.step, outline.steps);
     }
 
     fn extended(&mut self, record: &StretchRecord) {
@@ -134,7 +105,7 @@ impl Observer for TrainingProgress {
             Some(rate) => format!(", after {rate:.3e}"),
             None => String::new(),
         };
-        self.say(&format!(
+        note(format!(
             "extended after step {} ({}): the schedule is that of {} steps now, and the learning rate goes on \
              at {:.3e}{before}",
             grouped(record.step),
@@ -145,30 +116,24 @@ impl Observer for TrainingProgress {
     }
 
     fn step(&mut self, step: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(step);
-        }
+        self.aside = None;
+        self.activity.reach(step, None);
     }
 
     fn logged(&mut self, record: &TrainRecord) {
         let text = format!(
-            "loss {:.3}  {}  {:.0} images/s  {} left{}",
+            "loss {:.3}  {}  {}  {} left{}",
             record.loss,
             self.shown(&record.scores),
-            record.images_per_second,
+            rate(record.images_per_second, "image"),
             self.remaining(record.step),
             health(&record.routing)
         );
-        match &self.bar {
-            Some(bar) => bar.set_message(text),
-            None if self.last_line.elapsed().as_secs_f64() >= QUIET
-                || record.step == self.steps =>
-            {
-                self.last_line = Instant::now();
-                note(format!("step {}/{}  {text}", record.step, self.steps));
-            }
-            None => {}
+        // The end stays.
+        if record.step == self.steps {
+            note(format!("step {0}/{0}  {text}", record.step));
         }
+        self.activity.reach(record.step, Some(text));
         // The first steps of a router say nothing yet.
         if record.step * 10 < self.steps {
             return;
@@ -176,14 +141,15 @@ impl Observer for TrainingProgress {
         for warning in record.routing.iter().filter_map(LayerHealth::warning) {
             let about = warning.split(':').next().unwrap_or_default().to_owned();
             if !self.warned.contains(&about) {
-                self.say(&format!("warning: {warning}"));
+                note(format!("warning: {warning}"));
                 self.warned.push(about);
             }
         }
     }
 
     fn evaluated(&mut self, record: &EvaluationRecord) {
-        self.say(&format!(
+        self.aside = None;
+        note(format!(
             "step {}: held-out {} on {} images",
             record.step,
             self.shown(&record.scores),
@@ -192,35 +158,24 @@ impl Observer for TrainingProgress {
     }
 
     fn counting(&mut self, what: &str, done: usize, of: usize) {
-        match &self.bar {
-            Some(bar) if done < of => {
-                bar.set_length(of as u64);
-                bar.set_position(done as u64);
-                bar.set_message(format!("{what} …"));
-            }
-            Some(bar) => {
-                bar.set_length(self.steps);
-                bar.set_position(self.started.0);
-                bar.set_message(String::new());
-            }
-            None if self.last_line.elapsed().as_secs_f64() >= QUIET || done == 0 || done == of => {
-                self.last_line = Instant::now();
-                note(format!("{what}: {}/{} images", grouped(done as u64), grouped(of as u64)));
-            }
-            None => {}
+        if done == 0 {
+            self.aside = Some(Activity::counted(what, "image", 0, of as u64));
+        }
+        if let Some(aside) = &self.aside {
+            aside.reach(done as u64, None);
+        }
+        if done >= of {
+            self.aside = None;
         }
         // What comes is judged by its own speed.
         self.started.1 = Instant::now();
     }
 
     fn note(&mut self, text: &str) {
-        self.say(text);
+        note(text);
     }
 
     fn doing(&mut self, what: &str) {
-        match &self.bar {
-            Some(bar) => bar.set_message(format!("{what} …")),
-            None => tracing::info!("{what}"),
-        }
+        self.aside = Some(Activity::new(what));
     }
 }

@@ -17,7 +17,10 @@ use omma_eval::{Images, System};
 use omma_model::{VisionTransformer, systems::reconfigure};
 use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
-use crate::{commands::load_any, table::note};
+use crate::{
+    commands::{load_any, note_margin},
+    table::note,
+};
 
 /// Something that can be judged: the folder of a run, or a checkpoint.
 pub(crate) struct Candidate {
@@ -73,6 +76,7 @@ impl Candidate {
             let one = Self::read(path, device)?;
             let model = reconfigure(one.model, settings, device)
                 .with_context(|| format!("predictions of {}", path.display()))?;
+            note_margin(&model.config().image);
             Ok(Self { model, settings: settings.to_vec(), ..one })
         };
         paths.into_iter().map(read).collect()
@@ -217,8 +221,10 @@ impl Data {
             let cut = |recipe: &Recipe| (recipe.data.columns.clone(), recipe.data.holding_out);
             let other = recipes().filter(same_name).find(|other| cut(other) != cut(recipe));
             let conflict = other.map(|other| [recipe, other].map(|one| one.name.clone()));
+            // At the size that the models take now, which may not be that of training.
+            let spec = DataSpec { resolution, ..recipe.data_spec() };
             return Ok(Self {
-                spec: recipe.data_spec(),
+                spec,
                 recipe: held_out,
                 trained_on: true,
                 conflict,

@@ -1,34 +1,48 @@
 //! What the terminal shows.
 
-use std::io::{self, Write};
+use std::{
+    collections::HashSet,
+    io::{self, Write},
+    sync::{Mutex, PoisonError},
+};
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use omma_base::text::visible;
+use serde::Serialize;
+
+use crate::screen::{self, Stderr, Stdout};
 
 /// Writes lines to standard output, in which nobody's names can do anything to the terminal; a reader that
 /// has gone away is an error like any other.
 pub(crate) fn say(text: impl std::fmt::Display) -> anyhow::Result<()> {
-    writeln!(io::stdout().lock(), "{}", visible(&text.to_string()))?;
-    Ok(())
+    Ok(Stdout.write_all(format!("{}\n", visible(&text.to_string())).as_bytes())?)
 }
 
-/// Writes a message to standard error, beside results that another program may be reading.
+/// Writes a result to standard output as other programs read it.
+pub(crate) fn say_json(result: &impl Serialize) -> anyhow::Result<()> {
+    say(serde_json::to_string_pretty(result)?)
+}
+
+/// Writes a message to standard error, beside results that another program may be reading; not with
+/// --quiet.
 pub(crate) fn note(text: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "{}", visible(&text.to_string()));
+    if !screen::is_quiet() {
+        speak(&text.to_string());
+    }
 }
 
-/// Standard error for warnings: where nobody listens or nothing fits, the work goes on without them.
-pub(crate) struct Stderr;
-
-impl Write for Stderr {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().lock().write_all(bytes);
-        Ok(bytes.len())
+/// The same, unless it was said before.
+pub(crate) fn note_once(text: impl std::fmt::Display) {
+    static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    let text = text.to_string();
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.get_or_insert_default().insert(text.clone()) {
+        note(text);
     }
+}
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+fn speak(text: &str) {
+    let _ = Stderr.write_all(format!("{}\n", visible(text)).as_bytes());
 }
 
 /// Writes the error and its causes in one line, each cause once: many messages have theirs in them.
@@ -39,7 +53,7 @@ pub(crate) fn complain(error: &anyhow::Error) {
             line += &format!(": {cause}");
         }
     }
-    note(line);
+    speak(&line);
 }
 
 /// Whether an error is only that nobody reads any more.
@@ -94,6 +108,17 @@ pub(crate) fn clock(seconds: f64) -> String {
     }
 }
 
+/// `24 images/s`; of what takes longer than a second, `2.5 s per step`.
+pub(crate) fn rate(per_second: f64, unit: &str) -> String {
+    match per_second {
+        fast if fast >= 10.0 => format!("{fast:.0} {unit}s/s"),
+        some if some >= 1.0 => format!("{some:.1} {unit}s/s"),
+        slow if slow > 0.0 && 1.0 / slow < 100.0 => format!("{:.1} s per {unit}", 1.0 / slow),
+        slow if slow > 0.0 => format!("{:.0} s per {unit}", 1.0 / slow),
+        _ => format!("no {unit} yet"),
+    }
+}
+
 /// 22056192 as `22.06 M`.
 pub(crate) fn short(number: u64) -> String {
     let number = number as f64;
@@ -113,5 +138,9 @@ mod tests {
         assert_eq!([grouped(0), grouped(999), grouped(22_056_192)], ["0", "999", "22,056,192"]);
         assert_eq!([short(12), short(6_124_000_000)], ["12", "6.12 G"]);
         assert_eq!([clock(3725.9), clock(125.0)], ["1h02m", "2m05s"]);
+        let rates = [1234.5, 23.7, 3.14, 0.4, 0.002].map(|per_second| rate(per_second, "image"));
+        let expected =
+            ["1234 images/s", "24 images/s", "3.1 images/s", "2.5 s per image", "500 s per image"];
+        assert_eq!(rates, expected);
     }
 }

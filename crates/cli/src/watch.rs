@@ -1,45 +1,31 @@
 //! An evaluation as it is seen at the terminal.
 
-use std::io::IsTerminal;
-
-use indicatif::{ProgressBar, ProgressStyle};
 use omma_eval::Watcher;
 
-/// A bar for what is being looked at; nothing where there is no terminal.
+use crate::screen::Activity;
+
+/// Shows what is being looked at, from the reading of the models on.
 pub(crate) struct Watch {
-    bar: Option<ProgressBar>,
+    activity: Activity,
 }
 
 impl Watch {
     pub(crate) fn new() -> Self {
-        Self { bar: std::io::stderr().is_terminal().then(|| ProgressBar::new(0)) }
+        Self { activity: Activity::new("reading models and data") }
     }
 
-    pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+    /// Something that is not about images, such as "writing the report".
+    pub(crate) fn turn_to(&self, what: &str) {
+        self.activity.turn_to(what, "", 0);
     }
 }
 
 impl Watcher for Watch {
     fn begins(&mut self, what: &str, images: usize) {
-        let Some(bar) = &self.bar else {
-            tracing::info!("{what}: {images} images");
-            return;
-        };
-        let style = "{bar:24} {pos}/{len}  {msg}  {per_sec}, {eta} left";
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style.progress_chars("━╸─"));
-        }
-        bar.reset();
-        bar.set_length(images as u64);
-        bar.set_message(what.to_owned());
+        self.activity.turn_to(what, "image", images as u64);
     }
 
     fn done(&mut self, images: usize) {
-        if let Some(bar) = &self.bar {
-            bar.inc(images as u64);
-        }
+        self.activity.add(images as u64);
     }
 }

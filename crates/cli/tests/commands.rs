@@ -17,9 +17,10 @@ fn run(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The message of a command that must fail: one line, exit code 1, no backtrace.
+/// The message of a command that must fail: one line, exit code 1, no backtrace. Quiet, for progress where
+/// it takes long.
 fn fail(arguments: &[&str]) -> String {
-    let output = omma(arguments);
+    let output = omma(&[arguments, &["--quiet"]].concat());
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
     assert!(message.starts_with("omma: ") && message.trim_end().lines().count() == 1, "{message}");
@@ -61,7 +62,11 @@ fn wrong_words_get_the_nearest_right_ones() {
     assert!(fail(&["cost", "vmoe-b32", "--set", "moe.expets=8"]).contains("\"moe.experts\""));
     assert!(fail(&["cost", "vmoe-b32", "--set", "moe.placement=first-2"]).contains("last-2"));
     assert!(fail(&["cost", "vit-b16", "--resolution", "8"]).contains("8 pixels"));
-    assert!(fail(&["inspect", "no/such/folder"]).contains("does not exist"));
+    assert!(
+        fail(&["inspect", "no/such/folder"]).contains("does not exist; name the folder of a run")
+    );
+    let beside = data("tim.pth");
+    assert!(fail(&["inspect", &beside]).contains("did you mean \"timm.pth\"?"));
 }
 
 #[test]

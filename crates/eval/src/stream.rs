@@ -9,7 +9,7 @@ use crate::{
 
 /// Hears how far an evaluation is, and may end it.
 pub trait Watcher {
-    /// Something of so many images begins.
+    /// Something of so many images begins; of none, something that is not about images.
     fn begins(&mut self, what: &str, images: usize);
     /// So many more of them are done.
     fn done(&mut self, images: usize);

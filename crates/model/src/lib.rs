@@ -54,9 +54,9 @@ mod vit;
 
 pub use config::{
     BatchEnsembleConfig, ClassifierConfig, EncoderConfig, ExpertStart, FastWeights,
-    FeedForwardKind, HeadConfig, ImageConfig, MimoConfig, ModelConfig, MoeConfig, Normalisation,
-    PRESETS, Placement, Pooling, Position, Tiling, apply_settings, apply_value, full_name,
-    precedence, preset, short_name,
+    FeedForwardKind, HeadConfig, ImageConfig, Margin, MimoConfig, ModelConfig, MoeConfig,
+    Normalisation, PRESETS, Placement, Pooling, Position, Tiling, apply_settings, apply_value,
+    full_name, precedence, preset, short_name,
 };
 pub use encoder::{Encoded, Encoder, Stage};
 pub use error::{ModelError, Result};

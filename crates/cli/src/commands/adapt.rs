@@ -7,20 +7,24 @@ use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::Seed;
 use omma_model::{
-    BatchEnsembleConfig, MimoConfig, MoeConfig, apply_settings, checkpoint,
+    BatchEnsembleConfig, MimoConfig, MoeConfig, apply_settings,
     systems::{Target, adapt, permute_experts},
 };
 
-use super::{check_output, load_any, written};
+use serde_json::json;
+
+use super::{check_output, load_any, save, written};
+use crate::screen::Activity;
 
 /// Make an efficient ensemble from a checkpoint (paper 000 App. B).
 ///
 /// Examples:
 ///   omma adapt vmoe/ e3/ --to e3 --set moe.members=2 --set moe.k=1
-///   omma adapt vmoe/ overlap/ --to e3 --set moe.overlap=8 --permute   experts shared out by chance
-///   omma adapt vmoe/ tiling/ --to e3 --set moe.own_experts=false --set moe.inference_noise=1
+///   omma adapt vmoe/ overlap/ --to e3 --set moe.overlap=8 --permute
+///   omma adapt vmoe/ tiling/ --to e3 --set moe.own_experts=false \
+///       --set moe.inference_noise=1
 ///   omma adapt vmoe/ parts/ --to e3 --set moe.partition=2
-///   omma adapt vit/ be/ --to be --set batch_ensemble.members=2 --set batch_ensemble.fast_weights=gaussian
+///   omma adapt vit/ be/ --to be --set batch_ensemble.fast_weights=gaussian
 ///   omma adapt vmoe/ mimo/ --to mimo --set mimo.members=2
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -46,6 +50,9 @@ pub(crate) struct Adapt {
     /// Replace a checkpoint that is there
     #[arg(long)]
     force: bool,
+    /// Print what was written as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -111,8 +118,11 @@ impl Adapt {
                 Target::Mimo(apply_settings(&start, &self.settings)?.mimo.unwrap_or_default())
             }
         };
+        let activity = Activity::new("making the members");
         let adapted = adapt(&model, &target, seed, device)?;
-        checkpoint::save(&adapted, &self.output)?;
-        written(&adapted, &self.output)
+        drop(activity);
+        save(&adapted, &self.output)?;
+        let found = self.json.then(|| json!({ "input": self.input.display().to_string() }));
+        written(&adapted, &self.output, found)
     }
 }

@@ -92,7 +92,5 @@ fn evaluation(path: &Path, device: &Device) -> Result<Evaluation> {
     note(format!("judging {}", path.display()));
     let eval = Defaults::parse_from([Path::new("omma"), path]).eval;
     let mut watch = Watch::new();
-    let result = eval.judge(&mut watch, device);
-    watch.finish();
-    Ok(result?.0)
+    Ok(eval.judge(&mut watch, device)?.0)
 }

@@ -8,7 +8,7 @@ use omma_base::Resolution;
 use omma_model::{ModelConfig, apply_settings, checkpoint, preset};
 use serde::Serialize;
 
-use crate::table::{grouped, say, short, table};
+use crate::table::{grouped, say, say_json, short, table};
 
 /// Count the parameters and FLOPs of a model from its configuration alone.
 ///
@@ -52,7 +52,7 @@ impl Cost {
         let cost = config.cost(config.image.resolution)?;
         if self.json {
             let report = Report { model: &self.model, cost: &cost };
-            return say(serde_json::to_string_pretty(&report)?);
+            return say_json(&report);
         }
         if self.layers {
             let rows = cost.layers.iter().map(|layer| {

@@ -18,6 +18,7 @@ use omma_eval::{
 
 use crate::{
     class_subset,
+    resolution::ResolutionArguments,
     subject::{Candidate, Data, Part, check_distinct, compare_names, ood_sets, system},
     table::{note, say, table},
     watch::Watch,
@@ -32,11 +33,13 @@ use crate::{
 ///   omma eval runs/default-1
 ///   omma eval runs/default-1 --shift --ood world-near-ood,world-far-ood
 ///   omma eval runs/cifar10-1 --shift-data CIFAR-10-C
-///   omma eval runs/vmoe-1 runs/vmoe-2                        a deep ensemble of two
+///   omma eval runs/vmoe-1 runs/vmoe-2       a deep ensemble of two
 ///   omma eval runs/fashion-vmoe-1 --ood kmnist=data/kmnist --ood-score energy
-///   omma eval vit.safetensors --data photos.zip --json       all of it, as it has no splits
-///   omma eval vit.safetensors --data imagenet-a/ --class-subset --model-classes imagenet.txt
-///   omma eval runs/vmoe-1 --set moe.k=4                      more experts per token than in training
+///   omma eval vit.safetensors --data photos.zip --json
+///   omma eval vit.safetensors --data photos/ --resolution 384
+///   omma eval vit.safetensors --data imagenet-a/ --class-subset \
+///       --model-classes imagenet.txt
+///   omma eval runs/vmoe-1 --set moe.k=4     more experts than in training
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Eval {
@@ -95,6 +98,8 @@ pub(crate) struct Eval {
     /// moe.inference_capacity_ratio=8 or mc_samples=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
+    #[command(flatten)]
+    pub(crate) resolution: ResolutionArguments,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
@@ -141,9 +146,8 @@ pub(super) const EVALS: &str = "evals";
 impl Eval {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
         let mut watch = Watch::new();
-        let result = self.judge(&mut watch, device);
-        watch.finish();
-        let (evaluation, folder) = result?;
+        let (evaluation, folder) = self.judge(&mut watch, device)?;
+        drop(watch);
         if self.json {
             return say(serde_json::to_string_pretty(&evaluation)?);
         }
@@ -158,7 +162,8 @@ impl Eval {
         device: &Device,
     ) -> Result<(Evaluation, PathBuf)> {
         check_distinct(&self.subjects)?;
-        let candidates = Candidate::read_all(&self.subjects, &self.settings, device)?;
+        let settings = self.resolution.on_top_of(&self.settings);
+        let candidates = Candidate::read_all(&self.subjects, &settings, device)?;
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);
         let (part, test) = data.part(self.split, limit)?;
@@ -244,6 +249,7 @@ impl Eval {
             // Only folders that are still empty go.
             let _ = std::fs::remove_dir(&figures).and_then(|()| std::fs::remove_dir(&folder));
         })?;
+        watch.turn_to("writing the report");
         write_report(&folder, "eval", &evaluation_page(&evaluation), &evaluation)?;
         Ok((evaluation, folder))
     }

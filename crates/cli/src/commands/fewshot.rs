@@ -9,8 +9,9 @@ use omma_data::formats::Columns;
 use omma_eval::{FewShotProtocol, few_shot, metrics::Estimate};
 
 use crate::{
+    resolution::ResolutionArguments,
     subject::{Candidate, Data, Part, system},
-    table::{say, table},
+    table::{say, say_json, table},
     watch::Watch,
 };
 
@@ -55,6 +56,8 @@ pub(crate) struct FewShot {
     /// moe.inference_capacity_ratio=8 or mc_samples=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    #[command(flatten)]
+    resolution: ResolutionArguments,
     /// Images per forward pass
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     batch: u16,
@@ -71,7 +74,9 @@ impl FewShot {
         if let Some(bad) = self.l2.iter().find(|l2| !(**l2 > 0.0 && l2.is_finite())) {
             bail!("a regularisation is above 0, not {bad}");
         }
-        let candidates = Candidate::read_all(&self.subjects, &self.settings, device)?;
+        let mut watch = Watch::new();
+        let settings = self.resolution.on_top_of(&self.settings);
+        let candidates = Candidate::read_all(&self.subjects, &settings, device)?;
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);
         let protocol = FewShotProtocol {
@@ -84,12 +89,10 @@ impl FewShot {
             batch: self.batch.into(),
         };
         let system = system(candidates, self.seed, device)?;
-        let mut watch = Watch::new();
-        let found = few_shot(&system, &protocol, &mut watch);
-        watch.finish();
-        let found = found?;
+        let found = few_shot(&system, &protocol, &mut watch)?;
+        drop(watch);
         if self.json {
-            return say(serde_json::to_string_pretty(&found)?);
+            return say_json(&found);
         }
         let rows = found.results.iter().map(|result| {
             let percent = |of: Estimate| format!("{:.2} %", of.times(100.0));

@@ -6,9 +6,10 @@ use anyhow::Result;
 use burn::tensor::Device;
 use clap::Args;
 use omma_base::Seed;
-use omma_model::{apply_settings, checkpoint, preset};
+use omma_model::{apply_settings, preset};
+use serde_json::json;
 
-use super::{check_output, written};
+use super::{check_output, note_margin, save, written};
 
 /// Write a fresh model with random parameters.
 ///
@@ -31,6 +32,9 @@ pub(crate) struct Init {
     /// Replace a checkpoint that is there
     #[arg(long)]
     force: bool,
+    /// Print what was written as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Init {
@@ -39,7 +43,8 @@ impl Init {
         let config = apply_settings(&preset(&self.preset)?, &self.settings)?;
         config.check_memory()?;
         let model = config.init(Seed::new(self.seed), device)?;
-        checkpoint::save(&model, &self.output)?;
-        written(&model, &self.output)
+        note_margin(&config.image);
+        save(&model, &self.output)?;
+        written(&model, &self.output, self.json.then(|| json!({ "preset": self.preset })))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use omma_model::{
     EncoderConfig, FloatType, ImageConfig, ModelConfig, TensorInfo, checkpoint, import,
@@ -10,9 +10,10 @@ use omma_model::{
 };
 use serde::Serialize;
 
-use crate::table::{grouped, say, short, table};
+use super::{check_exists, note_margin};
+use crate::table::{grouped, say, say_json, short, table};
 
-/// Show what a checkpoint is: its layers, where its experts are, parameters and types.
+/// Say what a checkpoint is: in a sentence, with its layers, experts, parameters and types.
 ///
 /// Only the first bytes of the file are read. Checkpoints of other projects are shown too, as the model
 /// that `omma convert` would make of them.
@@ -39,6 +40,8 @@ pub(crate) struct Inspect {
 #[derive(Serialize)]
 struct Report {
     format: String,
+    /// In a sentence.
+    model: String,
     parameters: u64,
     config: ModelConfig,
     layers: Vec<omma_model::cost::LayerCost>,
@@ -64,12 +67,11 @@ fn type_name(info: &TensorInfo) -> String {
 
 impl Inspect {
     pub(crate) fn run(self) -> Result<()> {
-        if !self.checkpoint.exists() {
-            bail!("{} does not exist", self.checkpoint.display());
-        }
+        check_exists(&self.checkpoint)?;
         let report = self.report()?;
+        note_margin(&report.config.image);
         if self.json {
-            return say(serde_json::to_string_pretty(&report)?);
+            return say_json(&report);
         }
         self.show(&report)
     }
@@ -93,8 +95,14 @@ impl Inspect {
             shape: info.shape.clone(),
             dtype: type_name(info),
         });
-        let tensors = tensors.collect();
-        Ok(Report { format, parameters: cost.params_total, config, layers: cost.layers, tensors })
+        Ok(Report {
+            format,
+            model: config.in_words(),
+            parameters: cost.params_total,
+            config,
+            layers: cost.layers,
+            tensors: tensors.collect(),
+        })
     }
 
     fn show(&self, report: &Report) -> Result<()> {
@@ -102,6 +110,7 @@ impl Inspect {
         let ImageConfig { resolution, patch, .. } = *image;
         let EncoderConfig { width, depth, heads, .. } = *encoder;
         let classes = report.config.classes();
+        say(&report.model)?;
         say(format!("{} checkpoint: {} parameters", report.format, grouped(report.parameters)))?;
         say(format!(
             "{depth} blocks of width {width}, {heads} heads, patches of {patch} at {resolution} px, {} \

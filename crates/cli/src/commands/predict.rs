@@ -1,36 +1,46 @@
 //! `omma predict`
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    io::{self, BufWriter, IsTerminal, Write},
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result};
 use burn::tensor::Device;
 use clap::Args;
-use omma_base::files::files_below;
-use omma_data::{Picture, formats::is_image};
-use omma_eval::{Prediction, predict};
-use serde::Serialize;
+use omma_base::files::write_atomically;
+use omma_eval::predict;
 
 use crate::{
+    predict::{Format, Input, Inputs, Printer},
+    resolution::ResolutionArguments,
+    screen::{Activity, Stdout},
     subject::{Candidate, system},
-    table::{note, say},
+    table::{grouped, note},
 };
 
 /// Say what is in images.
 ///
 /// The likeliest classes with their probabilities, how far the members of an ensemble are apart, and
-/// the entropy of the prediction. A file that cannot be read is named and left out.
+/// the entropy of the prediction. A file that cannot be read is named and left out; where none can, the exit
+/// code is 1. A .csv or .tsv file is a table with a column of paths, whose other columns are kept. `-` is
+/// standard input: a path per line, or one image.
 ///
 /// Examples:
 ///   omma predict runs/default-1 photo.jpg
 ///   omma predict runs/e3-1 photos/ --json
 ///   omma predict vit.safetensors 'photos/*.png' --top 3
+///   omma predict runs/e3-1 labels.csv -o answers.csv
+///   find photos -name '*.jpg' | omma predict runs/e3-1 - --format csv
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Predict {
     /// The folder of a run, or a checkpoint
     #[arg(value_name = "RUN_OR_CHECKPOINT")]
     subject: PathBuf,
-    /// Images, folders of images, or patterns such as 'photos/*.jpg'
+    /// Images, folders of images, patterns such as 'photos/*.jpg', tables (.csv, .tsv), or - for
+    /// standard input
     #[arg(required = true, value_name = "IMAGES")]
     images: Vec<String>,
     /// More runs or checkpoints, for a deep ensemble
@@ -43,109 +53,128 @@ pub(crate) struct Predict {
     /// moe.inference_capacity_ratio=8 or mc_samples=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    #[command(flatten)]
+    resolution: ResolutionArguments,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Images per forward pass
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     batch: u16,
-    /// One line of JSON per image
-    #[arg(long)]
+    /// The column of a table that has the paths, if it is not called image, path, file, filepath or
+    /// filename
+    #[arg(long, value_name = "NAME")]
+    image_column: Option<String>,
+    /// How answers are written [default: as FILE is called, else text]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// The same as --format jsonl: one line of JSON per image
+    #[arg(long, conflicts_with = "format")]
     json: bool,
+    /// Write to a file, which appears when everything is done
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Line<'a> {
-    image: String,
-    #[serde(flatten)]
-    prediction: &'a Prediction,
-}
+/// Files that are named when they cannot be read; more are only counted.
+const NAMED: usize = 20;
 
 impl Predict {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
-        let mut files = Vec::new();
-        for text in &self.images {
-            files.extend(expand(text)?);
+        let activity = Activity::new("looking for images");
+        let inputs = Inputs::of(&self.images, self.image_column.as_deref())?;
+        drop(activity);
+        match &self.output {
+            Some(path) => self.write(path, &inputs, device),
+            None => {
+                let shown = io::stdout().is_terminal();
+                self.answer(&inputs, shown, &mut Stdout, device)
+            }
         }
+    }
+
+    /// Writes a file that is whole or not there.
+    fn write(&self, path: &Path, inputs: &Inputs, device: &Device) -> Result<()> {
+        let mut failure = None;
+        let done = write_atomically(path, |temporary| {
+            let mut file = BufWriter::new(File::create(temporary)?);
+            match self.answer(inputs, false, &mut file, device) {
+                Ok(()) => file.flush(),
+                Err(error) => {
+                    failure = Some(error);
+                    Err(io::ErrorKind::Other.into())
+                }
+            }
+        });
+        match (failure, done) {
+            (Some(error), _) => Err(error),
+            (None, done) => done.with_context(|| path.display().to_string()),
+        }
+    }
+
+    fn format(&self) -> Format {
+        let extension = self.output.as_ref().and_then(|path| path.extension());
+        match (self.format, extension.and_then(|extension| extension.to_str())) {
+            (Some(format), _) => format,
+            _ if self.json => Format::Jsonl,
+            (None, Some("csv")) => Format::Csv,
+            (None, Some("jsonl" | "json" | "ndjson")) => Format::Jsonl,
+            (None, _) => Format::Text,
+        }
+    }
+
+    fn answer(
+        &self,
+        inputs: &Inputs,
+        shown: bool,
+        to: &mut dyn Write,
+        device: &Device,
+    ) -> Result<()> {
         let subjects = std::iter::once(&self.subject).chain(&self.with);
-        let candidates = Candidate::read_all(subjects, &self.settings, device)?;
+        let settings = self.resolution.on_top_of(&self.settings);
+        let candidates = Candidate::read_all(subjects, &settings, device)?;
         let names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
         let system = system(candidates, self.seed, device)?;
         let resolution = system.pixels().resolution;
-        let mut read = 0;
-        for files in files.chunks(self.batch.into()) {
-            let (mut paths, mut pictures) = (Vec::new(), Vec::new());
-            for path in files {
-                match Picture::open(path) {
+        let mut printer = Printer::new(self.format(), &inputs.columns, shown, to);
+        let (all, mut read) = (inputs.images.len(), 0);
+        let mut refused = Vec::new();
+        let activity = Activity::counted("images", "image", 0, all as u64);
+        for batch in inputs.images.chunks(self.batch.into()) {
+            let (mut opened, mut pictures): (Vec<&Input>, Vec<_>) = Default::default();
+            for input in batch {
+                match input.open() {
                     // At the model's size: a batch of photographs as they are may not fit into memory.
                     Ok(picture) => {
-                        paths.push(path);
+                        opened.push(input);
                         pictures.push(picture.centre_crop(resolution, 1.0));
                     }
-                    Err(error) => note(format!("left out: {error}")),
+                    Err(error) => {
+                        if refused.len() < NAMED {
+                            note(format!("left out: {error}"));
+                        }
+                        refused.push(Error::from(error));
+                    }
                 }
             }
             let predictions = predict(&system, &pictures, read, &names, self.top)?;
-            for (path, prediction) in paths.iter().zip(&predictions) {
-                self.show(path, prediction)?;
+            for (input, prediction) in opened.into_iter().zip(&predictions) {
+                printer.print(input, prediction)?;
             }
             read += pictures.len();
+            activity.add(batch.len() as u64);
         }
-        match read {
-            0 => bail!("none of {} files could be read as an image", files.len()),
-            _ => Ok(()),
-        }
-    }
-
-    fn show(&self, path: &Path, prediction: &Prediction) -> Result<()> {
-        if self.json {
-            let line = Line { image: path.display().to_string(), prediction };
-            return say(serde_json::to_string(&line)?);
-        }
-        let several = prediction.members > 1;
-        let guesses = prediction.top.iter().map(|guess| {
-            let spread =
-                if several { format!(" ± {:.1}", 100.0 * guess.spread) } else { String::new() };
-            format!("{} {:.1}{spread} %", guess.class, 100.0 * guess.probability)
-        });
-        let disagreement = match several {
-            true => format!(", of which disagreement {:.2}", prediction.mutual_information),
-            false => String::new(),
-        };
-        say(format!(
-            "{}: {}  (entropy {:.2}{disagreement})",
-            path.display(),
-            guesses.collect::<Vec<_>>().join(", "),
-            prediction.entropy
-        ))
-    }
-}
-
-/// The images that a text means: a file, all below a folder, or those that match a pattern.
-fn expand(text: &str) -> Result<Vec<PathBuf>> {
-    let path = Path::new(text);
-    let below = |folder: &Path| {
-        files_below(folder, is_image)
-            .map_err(|(path, error)| anyhow!(error).context(path.display().to_string()))
-    };
-    let mut found = Vec::new();
-    if path.is_dir() {
-        found = below(path)?;
-    } else if path.exists() {
-        found.push(path.to_owned());
-    } else {
-        let matches = glob::glob(text).with_context(|| format!("{text} is not a pattern"))?;
-        for entry in matches {
-            let entry = entry?;
-            match entry.is_dir() {
-                true => found.extend(below(&entry)?),
-                false => found.push(entry),
+        drop(activity);
+        let (bad, all) = (grouped(refused.len() as u64), grouped(all as u64));
+        match refused.pop() {
+            Some(error) if read == 0 => {
+                Err(error.context(format!("none of {all} files could be read as an image")))
             }
+            Some(_) => {
+                note(format!("{bad} of {all} files could not be read and were left out"));
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
-    if found.is_empty() {
-        bail!("there is no image at {text}");
-    }
-    found.sort();
-    Ok(found)
 }

@@ -10,13 +10,14 @@ use omma_eval::{
     compare::{Comparison, Table, read_evaluation},
     report::{comparison_page, write_report},
 };
+use serde::Serialize;
 
 use crate::{
     interrupt::{Interrupted, on_signals},
     jobs::{Job, Jobs, OnFailure, cores, log_of},
     study::{Options, STUDIES, Study, StudySystem, has_looked_at},
     subject::{ood_meanings, ood_name, ood_sets},
-    table::{note, say, table, table_of},
+    table::{note, say, say_json, short, table, table_of},
 };
 
 /// Train and judge all systems of a study, over several seeds, and put them into one table.
@@ -26,7 +27,7 @@ use crate::{
 ///
 /// Examples:
 ///   omma study e3
-///   omma study e3 --ood kmnist=data/kmnist,notmnist=data/notmnist --out studies/e3
+///   omma study e3 --ood kmnist=data/kmnist,notmnist=data/notmnist
 ///   omma study e3 --plan
 ///   omma study my-study/ --jobs 4 --set train.steps=500
 #[derive(Args)]
@@ -55,7 +56,7 @@ pub(crate) struct StudyCommand {
     /// Say what would be done, and what each system costs
     #[arg(long)]
     plan: bool,
-    /// Print study.json instead of a table
+    /// Print study.json, or the plan as JSON, instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -199,34 +200,80 @@ impl StudyCommand {
     }
 
     fn show_plan(&self, study: &Study) -> Result<()> {
-        let mut rows = Vec::new();
+        let mut systems = Vec::new();
         for system in &study.systems {
             let config = study.recipe(system, &self.settings())?.model;
             let classes = config.classes().max(1);
             let config = config.with_classes(classes);
             let cost = config.cost(config.image.resolution)?;
             let models = system.ensemble.max(1) as u64;
-            rows.push([
-                system.label.clone(),
-                models.to_string(),
-                (cost.members as u64 * models).to_string(),
-                format!("{:.1}", (cost.training_flops * models) as f64 / 1e6),
-            ]);
+            systems.push(PlannedSystem {
+                label: system.label.clone(),
+                models,
+                members: cost.members as u64 * models,
+                training_flops: cost.training_flops * models,
+            });
         }
-        say(format!("{}: {}", study.name, study.about))?;
-        say(table(["system", "models", "members", "training MFLOPs per image"], rows, 1))?;
         let folder = self.folder(study);
-        let trainings = self.trainings(study, &folder);
-        let evaluations = self.evaluations(study, &folder);
-        let done = |jobs: &[Job]| jobs.iter().filter(|job| job.is_done()).count();
+        let planned = |jobs: Vec<Job>| Planned {
+            jobs: jobs.len(),
+            done: jobs.iter().filter(|job| job.is_done()).count(),
+        };
+        let plan = Plan {
+            name: study.name.clone(),
+            about: study.about.clone(),
+            systems,
+            trainings: planned(self.trainings(study, &folder)),
+            evaluations: planned(self.evaluations(study, &folder)),
+            folder,
+        };
+        if self.json {
+            return say_json(&plan);
+        }
+        let rows = plan.systems.iter().map(|system| {
+            [
+                system.label.clone(),
+                system.models.to_string(),
+                system.members.to_string(),
+                short(system.training_flops),
+            ]
+        });
+        say(format!("{}: {}", plan.name, plan.about))?;
+        say(table(["system", "models", "members", "training FLOPs per image"], rows, 1))?;
         say(format!(
             "{} trainings ({} done), {} evaluations ({} done), in {}; studies: {}",
-            trainings.len(),
-            done(&trainings),
-            evaluations.len(),
-            done(&evaluations),
-            folder.display(),
+            plan.trainings.jobs,
+            plan.trainings.done,
+            plan.evaluations.jobs,
+            plan.evaluations.done,
+            plan.folder.display(),
             STUDIES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
         ))
     }
+}
+
+/// What `--plan` says.
+#[derive(Serialize)]
+struct Plan {
+    name: String,
+    about: String,
+    systems: Vec<PlannedSystem>,
+    trainings: Planned,
+    evaluations: Planned,
+    folder: PathBuf,
+}
+
+/// What one system takes: all its models together, per image.
+#[derive(Serialize)]
+struct PlannedSystem {
+    label: String,
+    models: u64,
+    members: u64,
+    training_flops: u64,
+}
+
+#[derive(Serialize)]
+struct Planned {
+    jobs: usize,
+    done: usize,
 }

@@ -11,10 +11,11 @@ use omma_train::{
     run::{Place, RunFolder},
 };
 
+use super::note_margin;
 use crate::{
     interrupt::{Interrupted, on_signals},
     progress::TrainingProgress,
-    table::{note, say, short, table},
+    table::{clock, note, rate, say, say_json, short, table},
 };
 
 /// Train a model, and write a report.
@@ -34,7 +35,8 @@ use crate::{
 ///   omma train
 ///   omma train e3 --seed 1 --set train.steps=3000
 ///   omma train fashion-vmoe --data fashion-mnist
-///   omma train vmoe --data photos/ --set model.resolution=64 --set model.patch=8
+///   omma train vmoe --data photos/ --set model.resolution=64 \
+///       --set model.patch=8
 ///   omma train vmoe --data photos.tsv --columns image=1,label=2
 ///   omma train finetune-vmoe --init pretrained/ --data photos/
 ///   omma train --resume latest
@@ -88,9 +90,10 @@ impl Train {
             None => self.start(device)?,
         };
         let run = trainer.run_folder().clone();
-        progress.say(&format!("{} → {}", trainer.recipe().name, run.path().display()));
+        note(format!("{} → {}", trainer.recipe().name, run.path().display()));
+        note_margin(&trainer.recipe().model.image);
         let ended = trainer.run(&mut progress, &stop);
-        progress.finish();
+        drop(progress);
         match ended? {
             Ended::Finished(result) => self.show(&run, &result),
             Ended::Interrupted { testing: true, .. } => {
@@ -145,7 +148,7 @@ impl Train {
 
     fn show(&self, run: &RunFolder, result: &TrainingResult) -> Result<()> {
         if self.json {
-            return say(serde_json::to_string_pretty(result)?);
+            return say_json(result);
         }
         let row = |name: &str, value: String| [name.to_owned(), value];
         let fact = |fact: &Fact| match fact.note.as_str() {
@@ -153,8 +156,8 @@ impl Train {
             note => row(fact.name, format!("{} ({note})", fact.value)),
         };
         let mut rows: Vec<[String; 2]> = result.facts.iter().map(fact).collect();
-        rows.push(row("training", format!("{:.0} s", result.train_seconds)));
-        rows.push(row("speed", format!("{:.0} images/s", result.images_per_second)));
+        rows.push(row("training", clock(result.train_seconds)));
+        rows.push(row("speed", rate(result.images_per_second, "image")));
         if let Some(bytes) = result.peak_rss_bytes {
             rows.push(row("peak memory", format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)));
         }

@@ -7,12 +7,14 @@ use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::Seed;
 use omma_model::{
-    apply_settings, checkpoint,
+    apply_settings,
     systems::{self, Upcycling, step_zero_difference, upcycle},
 };
 
-use super::{check_output, load_any, written};
-use crate::table::say;
+use serde_json::json;
+
+use super::{check_output, load_any, note_margin, save, written};
+use crate::{screen::Activity, table::say};
 
 /// Make a model with experts from a dense one.
 ///
@@ -48,6 +50,9 @@ pub(crate) struct Upcycle {
     /// Replace a checkpoint that is there
     #[arg(long)]
     force: bool,
+    /// Print what was written, and how far it is from the dense model, as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -78,15 +83,24 @@ impl Upcycle {
         };
         let seed = Seed::new(self.seed);
         let how = Upcycling { moe, start, noise: self.noise, seed };
+        note_margin(&dense.config().image);
+        let activity = Activity::new("making experts");
         let model = upcycle(&dense, &how, device)?;
-        let blocks: Vec<String> =
-            how.blocks(dense.config())?.iter().map(usize::to_string).collect();
-        say(format!("experts in blocks {}", blocks.join(", ")))?;
+        let blocks = how.blocks(dense.config())?;
+        activity.turn_to("comparing with the dense model", "", 0);
         let (difference, scale) = step_zero_difference(&dense, &model, seed, device)?;
-        say(format!(
-            "difference to the dense model at step 0: {difference:.2e} (its largest output is {scale:.2e})"
-        ))?;
-        checkpoint::save(&model, &self.output)?;
-        written(&model, &self.output)
+        drop(activity);
+        if !self.json {
+            let blocks: Vec<String> = blocks.iter().map(usize::to_string).collect();
+            say(format!("experts in blocks {}", blocks.join(", ")))?;
+            say(format!(
+                "difference to the dense model at step 0: {difference:.2e} (its largest output is {scale:.2e})"
+            ))?;
+        }
+        save(&model, &self.output)?;
+        let found = self.json.then(
+            || json!({ "blocks": blocks, "difference": difference, "largest_output": scale }),
+        );
+        written(&model, &self.output, found)
     }
 }

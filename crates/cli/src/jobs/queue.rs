@@ -10,7 +10,10 @@ use anyhow::{Result, anyhow};
 use omma_train::Stop;
 
 use super::{Job, cores};
-use crate::table::{clock, note};
+use crate::{
+    screen::Activity,
+    table::{clock, note},
+};
 
 /// What becomes of the others when a job fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +72,7 @@ impl Jobs<'_> {
         let shared = Mutex::new(Shared { waiting, outcomes, ended: 0, failed: false, watch });
         let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
         let started = Instant::now();
+        let activity = Activity::counted("done", "job", (all - to_do) as u64, all as u64);
         let next = || {
             let mut state = lock();
             let enough = state.failed && self.on_failure == OnFailure::Stop;
@@ -91,6 +95,7 @@ impl Jobs<'_> {
                     continue;
                 }
                 state.ended += 1;
+                activity.add(1);
                 state.failed |= outcome != Outcome::Done;
                 let more = (state.watch)(number, &outcome);
                 let left = to_do - state.ended;

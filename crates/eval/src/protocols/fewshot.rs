@@ -148,6 +148,7 @@ pub fn few_shot(
         }
         draws.push(of_shots);
     }
+    watcher.begins("fitting linear classifiers", 0);
     let mut running: Vec<Vec<Running>> = Vec::new();
     for of_shots in &draws {
         let started = of_shots.iter().map(|draw| start(draw, &protocol.l2));
@@ -242,6 +243,7 @@ fn draw(
     };
     let support = gather(format!("{shots} shots, draw {}", number + 1), support)?;
     let choosing = gather("images that choose the regularisation".to_owned(), choosing)?;
+    watcher.begins("preparing linear classifiers", 0);
     let whitened =
         |features: &[f32]| Support::new(features, &support.labels, by_class.len(), system.device());
     let disjoint = support.members.iter().map(|member| whitened(member));

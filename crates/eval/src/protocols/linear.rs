@@ -79,6 +79,7 @@ pub fn linear_baseline(
         true => Table { rows: fitting.rows.clone(), labels: fitting.labels.clone() },
         false => read("images that choose its regularisation", choosing)?,
     };
+    watcher.begins("fitting a linear classifier", 0);
     let stopped = || watcher.stopped();
     let support = Support::unless(&fitting.rows, &fitting.labels, classes, device, stopped)?;
     let best = best(&support, fitting.labels.len(), &choosing, watcher)?;

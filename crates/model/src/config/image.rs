@@ -1,5 +1,7 @@
 //! Images as a model takes them.
 
+use std::fmt;
+
 use omma_base::Resolution;
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +60,63 @@ pub struct ImageConfig {
     pub normalisation: Normalisation,
 }
 
+/// Pixels that no patch covers, which a model does not see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Margin {
+    /// Side of a patch.
+    pub patch: usize,
+    /// Of the image.
+    pub resolution: Resolution,
+    /// Rows that are cut off.
+    pub bottom: usize,
+    /// Columns that are cut off.
+    pub right: usize,
+}
+
+/// `a patch of 14 leaves 6 of 384 pixels unseen at the right and bottom; 378 or 392 would lose nothing`
+impl fmt::Display for Margin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { patch, resolution, bottom, right } = *self;
+        let Resolution { height, width } = resolution;
+        let (below, above) =
+            (|side: usize| side - side % patch, |side: usize| side.next_multiple_of(patch));
+        write!(f, "a patch of {patch} leaves ")?;
+        match (bottom, right) {
+            _ if height == width => {
+                let (less, more) = (below(height), above(height));
+                write!(
+                    f,
+                    "{right} of {width} pixels unseen at the right and bottom; {less} or {more}"
+                )?;
+            }
+            (0, _) => {
+                let (less, more) = (below(width), above(width));
+                write!(
+                    f,
+                    "{right} of {width} pixels unseen at the right; a width of {less} or {more}"
+                )?;
+            }
+            (_, 0) => {
+                let (less, more) = (below(height), above(height));
+                write!(
+                    f,
+                    "{bottom} of {height} pixels unseen at the bottom; a height of {less} or {more}"
+                )?;
+            }
+            _ => {
+                let less = Resolution::new(below(height), below(width));
+                let more = Resolution::new(above(height), above(width));
+                write!(
+                    f,
+                    "{bottom} of {height} pixels unseen at the bottom and {right} of {width} at the right; \
+                     {less} or {more}"
+                )?;
+            }
+        }
+        f.write_str(" would lose nothing")
+    }
+}
+
 impl Default for ImageConfig {
     /// ViT/16 as in JAX, at 224 pixels.
     fn default() -> Self {
@@ -96,8 +155,51 @@ impl ImageConfig {
         rows * columns + self.prefix_tokens()
     }
 
+    /// What is cut off an image because no whole patch fits there; nothing where patches cover it.
+    pub fn margin(&self, resolution: Resolution) -> Option<Margin> {
+        let patch = self.patch;
+        let Resolution { height, width } = resolution;
+        let margin = Margin { patch, resolution, bottom: height % patch, right: width % patch };
+        (margin.bottom + margin.right > 0).then_some(margin)
+    }
+
     /// Whether positions are parameters.
     pub fn learns_positions(&self) -> bool {
         matches!(self.position, Position::Learned | Position::LearnedPatches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The papers' H/14 at 384 pixels is such a case.
+    #[test]
+    fn what_no_patch_covers_is_said_with_the_sizes_that_lose_nothing() {
+        let image = ImageConfig { patch: 14, ..ImageConfig::default() };
+        let said = |height, width| {
+            image.margin(Resolution::new(height, width)).map(|margin| margin.to_string())
+        };
+        assert_eq!(said(224, 224), None);
+        assert_eq!(said(392, 378), None);
+        assert_eq!(
+            said(384, 384).unwrap(),
+            "a patch of 14 leaves 6 of 384 pixels unseen at the right and bottom; 378 or 392 would lose \
+             nothing"
+        );
+        assert_eq!(
+            said(28, 31).unwrap(),
+            "a patch of 14 leaves 3 of 31 pixels unseen at the right; a width of 28 or 42 would lose nothing"
+        );
+        assert_eq!(
+            said(31, 28).unwrap(),
+            "a patch of 14 leaves 3 of 31 pixels unseen at the bottom; a height of 28 or 42 would lose \
+             nothing"
+        );
+        assert_eq!(
+            said(384, 200).unwrap(),
+            "a patch of 14 leaves 6 of 384 pixels unseen at the bottom and 4 of 200 at the right; \
+             378 × 196 or 392 × 210 would lose nothing"
+        );
     }
 }

@@ -10,13 +10,14 @@ mod names;
 mod placement;
 mod presets;
 mod ranges;
+mod sentence;
 mod settings;
 mod shorthand;
 mod work;
 
 pub use encoder::{BatchEnsembleConfig, EncoderConfig, FastWeights, FeedForwardKind, Tiling};
 pub use head::{ClassifierConfig, HeadConfig, Pooling};
-pub use image::{ImageConfig, Normalisation, Position};
+pub use image::{ImageConfig, Margin, Normalisation, Position};
 pub use moe::{ExpertStart, MoeConfig};
 pub use names::{full_name, short_name};
 use omma_base::{Seed, range::check_all};

@@ -11,11 +11,11 @@ use super::{
 use crate::error::{ModelError, Result};
 
 /// Width, hidden size, depth and heads.
-type Size = (usize, usize, usize, usize);
+pub(super) type Size = (usize, usize, usize, usize);
 
 /// The sizes by their letter; paper 000 Table 6 for `s` to `h`. Its table prints 5144 for the hidden
 /// size of `h`, and only with that its FLOPs come out.
-const SIZES: &[(&str, Size)] = &[
+pub(super) const SIZES: &[(&str, Size)] = &[
     ("ti", (192, 768, 12, 3)),
     ("s", (512, 2048, 8, 8)),
     ("b", (768, 3072, 12, 12)),
@@ -109,7 +109,7 @@ pub fn preset(name: &str) -> Result<ModelConfig> {
 }
 
 /// Every name that [`preset`] knows with the papers' patches.
-fn names() -> impl Iterator<Item = String> {
+pub(super) fn names() -> impl Iterator<Item = String> {
     let sizes =
         SIZES.iter().flat_map(|(size, _)| [32, 16, 14].map(|patch| format!("{size}{patch}")));
     let sizes: Vec<String> = sizes.chain(["tiny".to_owned()]).collect();

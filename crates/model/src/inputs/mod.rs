@@ -4,4 +4,6 @@ mod patches;
 mod position;
 
 pub use patches::PatchEmbedding;
+#[cfg(test)]
+pub(crate) use position::interpolate;
 pub(crate) use position::sincos2d;
