@@ -5,6 +5,7 @@
 mod class_subset;
 mod commands;
 mod device;
+mod evals;
 mod interrupt;
 mod limits;
 mod progress;
