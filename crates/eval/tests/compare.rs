@@ -389,7 +389,8 @@ fn the_richest_protocol_that_all_have_is_compared_and_the_rest_is_named() {
     assert!(other.contains("by 7 images of made up") && other.contains("name the folders"));
     // What one has alone is no matter where nobody has more.
     let alone = Alike::choose(&subjects[..1]).unwrap();
-    assert!(!alone.evaluations[0].ood.is_empty() && alone.notes.is_empty(), "{:?}", alone.notes);
+    assert!(!alone.evaluations[0].ood.is_empty());
+    assert!(!alone.notes.iter().any(|note| note.contains("make it with")), "{:?}", alone.notes);
 }
 
 #[test]

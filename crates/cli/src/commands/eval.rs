@@ -302,18 +302,13 @@ impl Eval {
             }
             _ => None,
         };
-        // Made before the work, not after it: what cannot be written should not be computed first.
-        let folder = folder.map_or_else(|| fresh(&label), Ok)?;
-        let figures = folder.join("figures");
-        std::fs::create_dir_all(&figures).with_context(|| {
-            format!("{} cannot be made; a report goes into a folder", figures.display())
-        })?;
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
         let mut system = system(candidates, self.seed, device)?;
         if let Some(judged) = judged {
             system = system.restricted_to(judged)?;
         }
         let resolution = system.pixels().resolution;
+        let name = label.clone();
         let protocol = Protocol {
             label,
             fingerprint: fingerprints.join("+"),
@@ -343,6 +338,12 @@ impl Eval {
             predictions: self.predictions.clone(),
             options,
         };
+        // Made before the work, not after it: what cannot be written should not be computed first.
+        let folder = folder.map_or_else(|| fresh(&name), Ok)?;
+        let figures = folder.join("figures");
+        std::fs::create_dir_all(&figures).with_context(|| {
+            format!("{} cannot be made; a report goes into a folder", figures.display())
+        })?;
         let mut evaluation = evaluate(&system, &protocol, watch).inspect_err(|_| {
             // Only folders that are still empty go.
             let above = folder.parent().filter(|above| above.ends_with(EVALS));
