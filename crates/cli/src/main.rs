@@ -5,6 +5,7 @@
 mod class_subset;
 mod commands;
 mod device;
+mod evals;
 mod help;
 mod interrupt;
 mod jobs;

@@ -19,6 +19,7 @@ use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
 use crate::{
     commands::{load_any, note_margin},
+    evals::EVALS,
     table::note,
 };
 
@@ -109,9 +110,9 @@ impl Candidate {
         }
     }
 
-    /// Whether a report on it belongs into its folder: that of a finished run, judged as it is.
+    /// Whether a report on it belongs into its folder: that of a finished run.
     pub(crate) fn has_folder(&self) -> bool {
-        self.recipe.is_some() && !self.unfinished && self.settings.is_empty()
+        self.recipe.is_some() && !self.unfinished
     }
 }
 
@@ -139,15 +140,19 @@ fn class_names(path: &Path, classes: usize) -> Result<Option<Vec<String>>> {
     Ok(Some(names))
 }
 
-/// Fails where the same run or file is named twice, however it is written: it would count twice.
+/// Fails where the same run or file is named twice, however it is written, or a run and an evaluation of it:
+/// it would count twice.
 pub(crate) fn check_distinct(paths: &[PathBuf]) -> Result<()> {
     let real = |path: &PathBuf| {
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let record = path.file_name().is_some_and(|name| name == "eval.json");
         path.parent().filter(|_| record).map_or(path.clone(), Path::to_owned)
     };
+    let within = |a: &Path, b: &Path| a == b || a.starts_with(b.join(EVALS));
     for (place, path) in paths.iter().enumerate() {
-        if paths[..place].iter().any(|other| real(other) == real(path)) {
+        let own = real(path);
+        let same = |other: &PathBuf| within(&real(other), &own) || within(&own, &real(other));
+        if paths[..place].iter().any(same) {
             bail!("{} is named twice", path.display());
         }
     }
@@ -385,19 +390,46 @@ fn ood_set(text: &str, resolution: Resolution, limit: Option<usize>) -> Result<I
     Ok(Images::new(name, limited(data, limit)))
 }
 
-/// Warns where the names of a model's classes are not those of the data.
-pub(crate) fn compare_names(candidates: &[Candidate], data: &Images) {
+/// Differences of names that a message has room for.
+const SHOWN: usize = 3;
+
+/// Fails where the names of a model's classes are not those of the data: its figures would be of other classes
+/// than they say.
+pub(crate) fn check_names(candidates: &[Candidate], data: &Images) -> Result<()> {
     let classes = data.data.classes();
     for candidate in candidates {
         let names = candidate.classes.as_deref().unwrap_or_default();
-        let mut pairs = names.iter().zip(classes).filter(|_| names.len() == classes.len());
-        if let Some((own, other)) = pairs.find(|(own, other)| own != other) {
-            note(format!(
-                "warning: class \"{own}\" of {} stands where {} has \"{other}\"; the figures mean \
-                 little if these are not the same",
-                candidate.name(),
-                data.name
-            ));
+        // That there are more or less is said elsewhere.
+        let pairs = names.iter().zip(classes).filter(|_| names.len() == classes.len());
+        let different: Vec<(usize, (&String, &String))> =
+            pairs.enumerate().filter(|(_, (own, other))| own != other).collect();
+        if different.is_empty() {
+            continue;
         }
+        let (model, data) = (candidate.name(), &data.name);
+        let shown = different.iter().take(SHOWN).map(|(place, (own, other))| {
+            format!("class {place} is \"{own}\" for {model} and \"{other}\" in {data}")
+        });
+        let mut shown = shown.collect::<Vec<String>>().join("; ");
+        if different.len() > SHOWN {
+            shown += &format!("; and {} more", different.len() - SHOWN);
+        }
+        let sorted = |names: &[String]| {
+            let mut names = names.to_vec();
+            names.sort_unstable();
+            names
+        };
+        let hint = match sorted(names) == sorted(classes) {
+            true => {
+                "they are the same in another order, in which --class-subset finds them by their names"
+            }
+            false => "where they mean the same, say so with --ignore-names",
+        };
+        bail!(
+            "{} of the {} classes have other names: {shown}; {hint}",
+            different.len(),
+            classes.len()
+        );
     }
+    Ok(())
 }

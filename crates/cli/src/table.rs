@@ -2,11 +2,11 @@
 
 use std::{
     collections::HashSet,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     sync::{Mutex, PoisonError},
 };
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use omma_base::text::visible;
 use serde::Serialize;
 
@@ -62,27 +62,68 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(pipe))
 }
 
-/// A table whose columns from the `numbers`-th on hold numbers.
+/// A table whose columns from the `numbers`-th on hold numbers, as wide as the terminal at most.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
     numbers: usize,
-) -> Table {
+) -> String {
     let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
     table_of(&header.map(str::to_owned), &rows, numbers)
 }
 
 /// The same with as many columns as there are.
-pub(crate) fn table_of(header: &[String], rows: &[Vec<String>], numbers: usize) -> Table {
-    let cell = |(column, text): (usize, &String)| {
+pub(crate) fn table_of(header: &[String], rows: &[Vec<String>], numbers: usize) -> String {
+    fitted(header, rows, numbers, width())
+}
+
+/// Columns of the terminal; without one, what `COLUMNS` says, or no limit.
+fn width() -> Option<usize> {
+    let terminal = || terminal_size::terminal_size().map(|(width, _)| width.0.into());
+    let said = || std::env::var("COLUMNS").ok()?.trim().parse().ok().filter(|width| *width > 0);
+    if io::stdout().is_terminal() { terminal().or_else(said) } else { said() }
+}
+
+/// A table that fits: what is too wide becomes several below each other, all with the first column.
+fn fitted(header: &[String], rows: &[Vec<String>], numbers: usize, width: Option<usize>) -> String {
+    let all: Vec<usize> = (0..header.len()).collect();
+    let drawn = |columns: &[usize]| draw(header, rows, numbers, columns);
+    let fits = |columns: &[usize]| {
+        let widest = |table: &Table| table.lines().map(|line| line.chars().count()).max();
+        width.is_none_or(|width| widest(&drawn(columns)) <= Some(width))
+    };
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    for column in all {
+        match parts.last_mut() {
+            Some(part) if part.len() < 2 || fits(&[part.as_slice(), &[column]].concat()) => {
+                part.push(column);
+            }
+            Some(_) => parts.push(vec![0, column]),
+            None => parts.push(vec![column]),
+        }
+    }
+    let part = |columns: &Vec<usize>| {
+        let mut table = drawn(columns);
+        if let Some(width) = width.filter(|_| !fits(columns)) {
+            // Two columns that are too wide by themselves are wrapped.
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+            table.set_width(width.try_into().unwrap_or(u16::MAX));
+        }
+        table.to_string()
+    };
+    parts.iter().map(part).collect::<Vec<String>>().join("\n")
+}
+
+fn draw(header: &[String], rows: &[Vec<String>], numbers: usize, columns: &[usize]) -> Table {
+    let cell = |cells: &[String], column: usize| {
         let side = if column >= numbers { CellAlignment::Right } else { CellAlignment::Left };
-        Cell::new(text).set_alignment(side)
+        Cell::new(cells.get(column).map_or("", String::as_str)).set_alignment(side)
     };
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
-    table.set_header(header.iter().enumerate().map(cell));
+    table.set_header(columns.iter().map(|column| cell(header, *column)));
     for row in rows {
-        table.add_row(row.iter().enumerate().map(cell));
+        table.add_row(columns.iter().map(|column| cell(row, *column)));
     }
     table
 }
@@ -132,6 +173,30 @@ pub(crate) fn short(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wide_table_becomes_several_that_fit() {
+        let header: Vec<String> = (0..9).map(|column| format!("column {column}")).collect();
+        let row = |name: &str| -> Vec<String> {
+            (0..9).map(|column| format!("{name} in {column}")).collect()
+        };
+        let rows = [row("one"), row("another")];
+        let table = fitted(&header, &rows, 1, Some(80));
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        assert_eq!(
+            table.matches("another in 0").count(),
+            2,
+            "the first column comes again: {table}"
+        );
+        for column in 1..9 {
+            assert_eq!(table.matches(&format!("another in {column}")).count(), 1, "{table}");
+        }
+        assert_eq!(fitted(&header, &rows, 1, None).matches("another in 0").count(), 1);
+        // A name that is too long for any table is wrapped.
+        let long = [vec!["a system with a very long name".repeat(5), "0.5".to_owned()]];
+        let table = fitted(&header[..2], &long, 1, Some(40));
+        assert!(table.lines().all(|line| line.chars().count() <= 40), "{table}");
+    }
 
     #[test]
     fn numbers_are_readable() {

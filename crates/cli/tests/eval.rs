@@ -1,7 +1,11 @@
 //! `omma eval`, `fewshot`, `predict`, `compare` and `study` as a user types them.
 
+#[path = "eval/alike.rs"]
+mod alike;
 #[path = "eval/corrupted.rs"]
 mod corrupted;
+#[path = "eval/predictions.rs"]
+mod predictions;
 #[path = "eval/split.rs"]
 mod split;
 #[path = "eval/subset.rs"]
@@ -65,6 +69,16 @@ fn error(mut command: Command) -> String {
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+/// The folder of the one evaluation of a run whose name begins so.
+fn evaluated(run: &Path, begins: &str) -> PathBuf {
+    let folders = fs::read_dir(run.join("evals")).unwrap().map(|entry| entry.unwrap().path());
+    let named =
+        |folder: &PathBuf| folder.file_name().unwrap().to_str().unwrap().starts_with(begins);
+    let all: Vec<PathBuf> = folders.filter(named).collect();
+    let [one] = &all[..] else { panic!("{begins}: {all:?}") };
+    one.clone()
 }
 
 fn text(path: &Path) -> &str {
@@ -176,16 +190,18 @@ fn an_evaluation_has_every_number_and_a_page() {
         }
     }
     assert_eq!(found["ood_positive"], "in-distribution");
-    let saved: Value = serde_json::from_slice(&fs::read(run.join("eval.json")).unwrap()).unwrap();
+    let judged = evaluated(&run, "world-limit-40-shift-shift-samples-8-ood-");
+    let saved: Value =
+        serde_json::from_slice(&fs::read(judged.join("eval.json")).unwrap()).unwrap();
     assert_eq!(saved, found);
-    let page = fs::read_to_string(run.join("eval.html")).unwrap();
+    let page = fs::read_to_string(judged.join("eval.html")).unwrap();
     assert!(page.contains("Out-of-distribution images") && !page.contains("<script"));
     assert!(page.contains("positive class are the in-distribution images"));
     assert!(page.contains("15 corruptions in five severities, made here with seed 0"));
     let figures =
         ["reliability", "shift-nll", "shift-kl", "ood-roc", "ood-scores-near", "members-nll"];
     for figure in figures {
-        assert!(run.join(format!("figures/{figure}.svg")).exists(), "{figure}");
+        assert!(judged.join(format!("figures/{figure}.svg")).exists(), "{figure}");
     }
     // The test images of training are the same, and so are the predictions.
     let whole = json(omma(folder, &["eval", text(&run), "--json", "--no-temperature"]));
@@ -350,7 +366,7 @@ fn bad_input_is_named_on_both_sides_and_nothing_is_written() {
     }
     let judged = |arguments: &[&str]| {
         let message = error(omma(folder, &[&["eval", text(&run)], arguments].concat()));
-        assert!(!run.join("eval.json").exists() && !run.join("eval.html").exists());
+        assert!(!run.join("evals").exists() && !run.join("eval.json").exists());
         message
     };
     let message = judged(&["--data", "two", "--split", "train"]);
@@ -438,7 +454,7 @@ fn a_study_is_done_once_and_its_table_has_every_system() {
     for part in [
         "| pair |",
         "| shifted KL |",
-        "| against far | AUROC % | AUPR % | FPR95 % |",
+        "| against far | AUROC % | AUPR % (base rate ",
         "| gain over one |",
     ] {
         assert!(table.contains(part), "{part}: {table}");

@@ -334,7 +334,8 @@ fn one_run_counts_once() {
     let message = refusal(omma().current_dir(here).args(["eval", "run", "./run"]));
     assert!(message.contains("named twice"), "{message}");
     assert!(watched(omma().current_dir(here).args(["eval", "run"])).0.status.success());
-    let message = refusal(omma().current_dir(here).args(["compare", "run", "run/eval.json"]));
+    let message =
+        refusal(omma().current_dir(here).args(["compare", "run", "run/evals/world/eval.json"]));
     assert!(message.contains("named twice"), "{message}");
     // What was judged before the run went on is judged again.
     let recipe = fs::read_to_string(here.join("run/recipe.toml")).unwrap();

@@ -42,6 +42,12 @@ pub trait Dataset: Send + Sync {
 
     /// A sample. An error is about this one alone; others may still be read.
     fn get(&self, index: usize) -> Result<Sample>;
+
+    /// What a sample is called: its path where it has a file of its own, else its index in the data that it
+    /// comes from.
+    fn name(&self, index: usize) -> String {
+        index.to_string()
+    }
 }
 
 /// A data set as loaders and their threads hold it.
@@ -118,6 +124,10 @@ impl Dataset for Selection {
     fn get(&self, index: usize) -> Result<Sample> {
         self.of.get(self.indices[index])
     }
+
+    fn name(&self, index: usize) -> String {
+        self.of.name(self.indices[index])
+    }
 }
 
 /// The samples of two data sets of the same classes, one after the other.
@@ -151,6 +161,13 @@ impl Dataset for Joined {
         let (part, index) = self.find(index);
         part.get(index)
     }
+
+    fn name(&self, index: usize) -> String {
+        let (part, place) = self.find(index);
+        let name = part.name(place);
+        // Both parts count their samples from 0.
+        if name.bytes().all(|byte| byte.is_ascii_digit()) { index.to_string() } else { name }
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +193,18 @@ mod tests {
         let expected = [0, 2, 5, 7].map(|index| world.get(index).unwrap());
         assert_eq!((0..few.len()).map(|i| few.get(i).unwrap()).collect::<Vec<_>>(), expected);
         assert_eq!(Selection::spread(&world, 99).len(), 10);
+    }
+
+    #[test]
+    fn samples_are_called_as_in_the_data_that_they_come_from() {
+        let world = |samples| -> Shared {
+            Arc::new(World::new(1, Resolution::square(8), samples, Split::Train, Variant::Usual))
+        };
+        let few = Selection::spread(&Selection::spread(&world(40), 20), 5);
+        let names: Vec<String> = (0..5).map(|index| few.name(index)).collect();
+        assert_eq!(names, ["0", "8", "16", "24", "32"]);
+        let both = Joined(world(3), world(2));
+        assert_eq!([both.name(1), both.name(4)], ["1", "4"]);
     }
 
     #[test]

@@ -6,21 +6,26 @@
 //! | `inputs.rs`, `system.rs` | what models take; what is judged: one model, or several as one |
 //! | `stream.rs` | a data set through a system, batch by batch |
 //! | `tally.rs` | a system's predictions, summed as they come: of the average, of members, how these differ |
-//! | `summary.rs` | the four scores and the bins behind one of them, as records |
+//! | `summary.rs` | the scores, how far they may be off, and the bins behind one of them, as records |
+//! | `outcomes/` | what is kept of every image, for intervals and paired comparisons |
+//! | `digits.rs` | as many digits as mean something |
 //! | `protocols/` | one file per question that is asked of a system, with its record and its part of the page |
 //! | `confusion.rs`, `examples.rs` | which classes are taken for which; single predictions, to be shown |
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
 //! | `predict.rs` | single images |
+//! | `predictions/` | every prediction of a test in a file |
 //! | `compare/` | several evaluations beside each other: gains, fronts, grids |
 //! | `report/` | pages and figures |
 //!
-//! Scores are `f64` arithmetic over plain slices, summed as predictions come; memory does not grow with
-//! the data, but for one number per image where out-of-distribution images are told.
+//! Scores are `f64` arithmetic over plain slices, summed as predictions come. An evaluation keeps 28 bytes of
+//! every test image, as many more for a temperature, and a number of every image where out-of-distribution
+//! images are told; nothing else grows with the data.
 
 #![forbid(unsafe_code)]
 
 pub mod compare;
+pub mod digits;
 pub mod metrics;
 pub mod probe;
 pub mod report;
@@ -30,20 +35,24 @@ mod confusion;
 mod error;
 mod examples;
 mod inputs;
+mod outcomes;
 mod predict;
+mod predictions;
 mod protocols;
 mod stream;
 mod summary;
 mod system;
 mod tally;
 
-pub use confusion::Confusion;
+pub use confusion::{ConfusedPair, Confusion, ConfusionRecord};
 pub use error::{EvalError, Result};
 pub use examples::{Example, Examples};
 pub use inputs::{images_of, pixels_for};
+pub use outcomes::{IMAGES_FILE, ImageOutcome, Outcomes};
 pub use predict::{Guess, Prediction, predict};
+pub use predictions::PredictionFormat;
 pub use protocols::{
-    Evaluation, Protocol, evaluate,
+    Evaluation, ImageResults, Protocol, evaluate,
     fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
     linear::linear_baseline,
     ood::{OodPositive, OodProtocol, OodRecord, OodScore},
@@ -53,6 +62,6 @@ pub use protocols::{
     test::{Test, TestProtocol, TestRecord},
 };
 pub use stream::{Images, Watcher};
-pub use summary::{BinKind, Binning, ReliabilityBin, Summary};
+pub use summary::{BinKind, Binning, ReliabilityBin, Summary, SummaryIntervals};
 pub use system::{JudgedClasses, Outputs, System, SystemCost, SystemKind};
 pub use tally::DiversityRecord;

@@ -91,13 +91,12 @@ impl Images {
         system: &System,
         batch: usize,
         watcher: &mut dyn Watcher,
-        mut each: impl FnMut(&Batch, Outputs),
+        mut each: impl FnMut(&Batch, Outputs) -> Result<()>,
     ) -> Result<()> {
         self.batches(system.pixels(), batch, watcher, |batch| {
             let outputs = system.logits(batch)?;
             self.check(system, batch, &outputs)?;
-            each(batch, outputs);
-            Ok(())
+            each(batch, outputs)
         })
     }
 
@@ -116,6 +115,7 @@ impl Images {
                 let members: Vec<&[f32]> = outputs.of_image(image).collect();
                 each(&members, *label);
             }
+            Ok(())
         })
     }
 

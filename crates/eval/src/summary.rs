@@ -1,10 +1,10 @@
-//! The four scores and the bins behind one of them, as records.
+//! The scores, how far they may be off, and the bins behind one of them, as records.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{Bin, Calibration, Scores};
+use crate::metrics::{Bin, Calibration, Interval, Scores, TOP};
 
 /// How predictions are put into bins by their confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,9 +62,11 @@ impl Binning {
         }
     }
 
-    pub(crate) fn summary(self, scores: &Scores) -> Summary {
+    /// - `classes`: how many there are; five guesses say nothing about less than six
+    pub(crate) fn summary(self, scores: &Scores, classes: usize) -> Summary {
         Summary {
             error: scores.error(),
+            top5_error: (classes > TOP).then(|| scores.top5_error()),
             nll: scores.nll(),
             brier: scores.brier(),
             ece: self.calibration(scores).ece(),
@@ -84,11 +86,15 @@ impl Binning {
     }
 }
 
-/// The four scores of predictions.
+/// The scores of predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// Share of wrong predictions.
     pub error: f64,
+    /// Share of images whose label is not among the five likeliest classes; nothing for up to five
+    /// classes, and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top5_error: Option<f64>,
     /// Mean negative log-likelihood, in nats.
     pub nll: f64,
     /// Mean squared distance from the truth.
@@ -98,23 +104,41 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// The top-5 error is there if all have one.
     pub(crate) fn mean<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
-        let (mut sum, mut count) = (Self::default(), 0.0);
-        for one in all {
-            sum.error += one.error;
-            sum.nll += one.nll;
-            sum.brier += one.brier;
-            sum.ece += one.ece;
-            count += 1.0;
-        }
-        let over = |value: f64| value / f64::max(count, 1.0);
+        let all: Vec<&Self> = all.into_iter().collect();
+        let count = all.len().max(1) as f64;
+        let mean = |of: fn(&Self) -> f64| all.iter().map(|one| of(one)).sum::<f64>() / count;
+        let top5: Option<Vec<f64>> = all.iter().map(|one| one.top5_error).collect();
         Self {
-            error: over(sum.error),
-            nll: over(sum.nll),
-            brier: over(sum.brier),
-            ece: over(sum.ece),
+            error: mean(|one| one.error),
+            top5_error: top5
+                .filter(|top5| !top5.is_empty())
+                .map(|top5| top5.iter().sum::<f64>() / count),
+            nll: mean(|one| one.nll),
+            brier: mean(|one| one.brier),
+            ece: mean(|one| one.ece),
         }
     }
+}
+
+/// How far the numbers of a [`Summary`] may be off: 95 % intervals by the bootstrap over images.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SummaryIntervals {
+    /// Of the error.
+    pub error: Interval,
+    /// Of the top-5 error, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top5_error: Option<Interval>,
+    /// Of the negative log-likelihood.
+    pub nll: Interval,
+    /// Of the Brier score.
+    pub brier: Interval,
+    /// Of the calibration error. Resamples are less well calibrated than the images that they are of, so
+    /// that on few images it lies high.
+    pub ece: Interval,
+    /// Resamples that they are of.
+    pub resamples: usize,
 }
 
 /// Predictions of about the same confidence.

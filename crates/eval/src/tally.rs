@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    metrics::{Diversity, Scores, mean_of_members, softmax},
+    metrics::{Diversity, Outcome, Scores, mean_of_members, softmax},
     summary::{Binning, ReliabilityBin, Summary},
 };
 
@@ -45,9 +45,20 @@ impl DiversityRecord {
 /// Sums of an ensemble's predictions.
 pub(crate) struct Tally {
     binning: Binning,
+    classes: usize,
     ensemble: Scores,
     members: Vec<Scores>,
     diversity: Option<Diversity>,
+}
+
+/// What a system makes of one image.
+pub(crate) struct Predicted {
+    /// `[M]` of `[classes]`: the members' probabilities.
+    pub(crate) members: Vec<Vec<f64>>,
+    /// `[classes]`: their mean.
+    pub(crate) mean: Vec<f64>,
+    /// What the mean scores.
+    pub(crate) outcome: Outcome,
 }
 
 impl Tally {
@@ -55,6 +66,7 @@ impl Tally {
     pub(crate) fn new(binning: Binning, members: usize) -> Self {
         Self {
             binning,
+            classes: 0,
             ensemble: binning.scores(),
             // An ensemble of one is its member.
             members: vec![binning.scores(); if members > 1 { members } else { 0 }],
@@ -62,19 +74,22 @@ impl Tally {
         }
     }
 
-    /// Adds an image, and gives the mean of the members' probabilities, `[classes]`.
+    /// Adds an image, and gives what is predicted for it.
     ///
     /// - `logits`: `[M]` of `[classes]`
-    pub(crate) fn add(&mut self, logits: &[&[f32]], label: usize) -> Vec<f64> {
-        let own: Vec<Vec<f64>> = logits.iter().map(|logits| softmax(logits, 1.0)).collect();
-        let own: Vec<&[f64]> = own.iter().map(Vec::as_slice).collect();
-        self.members.iter_mut().zip(&own).for_each(|(scores, own)| scores.add(own, label));
+    pub(crate) fn add(&mut self, logits: &[&[f32]], label: usize) -> Predicted {
+        let members: Vec<Vec<f64>> = logits.iter().map(|logits| softmax(logits, 1.0)).collect();
+        let own: Vec<&[f64]> = members.iter().map(Vec::as_slice).collect();
+        for (scores, own) in self.members.iter_mut().zip(&own) {
+            scores.add(own, label);
+        }
         if let Some(diversity) = &mut self.diversity {
             diversity.add(&own);
         }
         let mean = mean_of_members(own.iter().copied());
-        self.ensemble.add(&mean, label);
-        mean
+        self.classes = mean.len();
+        let outcome = self.ensemble.add(&mean, label);
+        Predicted { members, mean, outcome }
     }
 
     pub(crate) fn samples(&self) -> usize {
@@ -83,12 +98,13 @@ impl Tally {
 
     /// Of the mean of the members' probabilities.
     pub(crate) fn summary(&self) -> Summary {
-        self.binning.summary(&self.ensemble)
+        self.binning.summary(&self.ensemble, self.classes)
     }
 
     /// Of every member; empty for one.
     pub(crate) fn members(&self) -> Vec<Summary> {
-        self.members.iter().map(|scores| self.binning.summary(scores)).collect()
+        let summary = |scores: &Scores| self.binning.summary(scores, self.classes);
+        self.members.iter().map(summary).collect()
     }
 
     /// Nothing for one member.

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use omma_eval::{
-    Binning, DiversityRecord, Evaluation, JudgedClasses, OodPositive, OodRecord, OodScore, Shift,
-    ShiftOrigin, ShiftRecord, Shifted, Summary, SystemCost, SystemKind, TestRecord,
-    compare::Comparison, report::comparison_page,
+    Binning, DiversityRecord, Evaluation, ImageOutcome, ImageResults, JudgedClasses, OodPositive,
+    OodRecord, OodScore, Outcomes, Shift, ShiftOrigin, ShiftRecord, Shifted, Summary, SystemCost,
+    SystemKind, TestRecord,
+    compare::{Alike, Comparison, Subject},
+    report::comparison_page,
 };
 
 fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation {
@@ -18,7 +20,8 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         judged_classes: None,
         test: TestRecord {
             samples: 100,
-            summary: Summary { error: nll / 4.0, nll, brier: 0.3, ece: 0.02 },
+            summary: Summary { error: nll / 4.0, top5_error: None, nll, brier: 0.3, ece: 0.02 },
+            intervals: None,
             binning: Binning::default(),
             members: Vec::new(),
             diversity: (kind.members > 1).then_some(DiversityRecord {
@@ -29,6 +32,7 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
             }),
             reliability: Vec::new(),
             class_errors: vec![Some(0.1), None],
+            confusion: None,
             images_per_second: 1.0,
         },
         temperature: None,
@@ -41,6 +45,9 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         ood_positive: OodPositive::default(),
         cost: SystemCost { parameters: 10, forward_macs: flops / 6, training_flops: flops },
         peak_rss_bytes: None,
+        options: Some(Vec::new()),
+        images_seal: None,
+        images: ImageResults::None,
         kind,
     }
 }
@@ -95,13 +102,15 @@ fn all_of_a_detection_is_compared() {
     assert!(close(row.aupr["far"].mean, (1.0 + 2.0 / 3.0) / 2.0));
     assert!(close(row.fpr95["far"].mean, 1.0 / 3.0));
     let table = found.tables().into_iter().find(|table| table.header.len() == 4).unwrap();
-    assert_eq!(table.header, ["against far", "AUROC %", "AUPR %", "FPR95 %"]);
-    assert_eq!(table.rows, [["vit", "83.33", "83.33", "33.33"]]);
-    assert!(found.markdown().contains("| vit | 83.33 | 83.33 | 33.33 |"));
+    // Two of five images are to be found; a hundred images bear no digit behind the point.
+    let header = ["against far", "AUROC %", "AUPR % (base rate 40.0)", "FPR95 %"];
+    assert_eq!(table.header, header);
+    assert_eq!(table.rows, [["vit", "83", "83", "33"]]);
+    assert!(found.markdown().contains("| vit | 83 | 83 | 33 |"));
     let html = comparison_page(&found, "t", "a").html;
     assert!(
         html.contains("against far")
-            && html.contains("AUPR %")
+            && html.contains("AUPR % (base rate 40.0)")
             && html.contains("positive class are the in-distribution")
     );
     let json = serde_json::to_value(&found).unwrap();
@@ -127,7 +136,7 @@ fn the_gain_under_shift_is_that_of_the_mean_over_corruptions() {
     let [systems, _, gains] = &found.tables()[..] else { panic!("three tables") };
     assert_eq!(systems.header.last().unwrap(), "shifted KL");
     let last = |row: &Vec<String>| row.last().cloned().unwrap();
-    assert_eq!(systems.rows.iter().map(last).collect::<Vec<_>>(), ["—", "0.2500", "—"]);
+    assert_eq!(systems.rows.iter().map(last).collect::<Vec<_>>(), ["—", "0.250", "—"]);
     assert_eq!(gains.header[..3], ["gain over vit", "NLL", "shifted NLL"]);
     assert_eq!(gains.rows[0][..3], ["pair", "+20.0 %", "+20.0 %"]);
     assert_eq!(gains.rows[1][2], "—");
@@ -255,4 +264,176 @@ fn systems_with_other_experts_are_on_another_grid() {
     };
     let all = [cell(1, 1, 8), cell(2, 1, 8), cell(1, 2, 8), cell(2, 2, 32)];
     assert_eq!(Comparison::new(&all, None).unwrap().grid, None);
+}
+
+/// A hundred images of which these are wrong, each with its NLL.
+fn with_images(one: Evaluation, wrong: &[u32], nll: impl Fn(u32) -> f32) -> Evaluation {
+    let image = |index: u32| ImageOutcome {
+        index,
+        label: 0,
+        predicted: u32::from(wrong.contains(&index)),
+        rank: u32::from(wrong.contains(&index)),
+        confidence: 0.9,
+        nll: nll(index),
+        brier: 0.1,
+    };
+    let images = (0..100).map(image).collect();
+    let outcomes = Outcomes { images, identity: "these".to_owned() };
+    Evaluation { images: ImageResults::Whole(outcomes), ..one }
+}
+
+#[test]
+fn a_small_difference_on_hard_images_is_found_and_a_large_one_by_chance_is_not() {
+    let base = |label: &str| evaluation(label, 0.5, 1_000, dense(label));
+    // Images are hard or easy for both; one system is better by a little on each of them.
+    let hard = |index: u32| if index.is_multiple_of(2) { 2.0 } else { 0.1 };
+    let first = with_images(base("vit"), &[0, 1, 2], hard);
+    let better = with_images(base("better"), &[0, 1], |index| hard(index) - 0.02);
+    // And one by a lot on a few images and worse on others.
+    let other = with_images(base("other"), &[3, 4, 5, 6], |index| match index {
+        0..4 => 0.0,
+        4..8 => 4.0,
+        _ => hard(index),
+    });
+    let found = Comparison::new(&[first, better, other], None).unwrap();
+    let better = found.gains[0].paired.as_ref().unwrap();
+    assert!((better.nll.mean + 0.02).abs() < 1e-6 && better.nll.interval.width() < 1e-6);
+    assert_eq!((better.mcnemar.gained, better.mcnemar.lost, better.mcnemar.p), (1, 0, 1.0));
+    assert!((better.error.mean + 0.01).abs() < 1e-9);
+    assert_eq!(better.verdict(), "better in NLL");
+    let other = found.gains[1].paired.as_ref().unwrap();
+    assert_eq!((other.mcnemar.gained, other.mcnemar.lost), (3, 4));
+    assert_eq!(other.verdict(), "not distinguishable");
+    let [_, verdict] = &found.verdicts()[..] else { panic!("two systems") };
+    assert!(verdict.starts_with("other is not distinguishable from vit on 100 images: NLL"));
+    let table = found.tables().pop().unwrap();
+    assert_eq!(table.header[0], "less vit");
+    assert_eq!(table.rows[1].last().unwrap(), "not distinguishable");
+    assert!(table.rows[0][1].starts_with("−0.02"), "{table:?}");
+    assert!(comparison_page(&found, "t", "a").html.contains("not distinguishable from vit"));
+}
+
+#[test]
+fn seeds_are_paired_and_their_spread_widens_the_interval() {
+    let one = |label: &str, nll: f32| {
+        with_images(evaluation(label, 0.5, 1_000, dense(label)), &[1], move |_| nll)
+    };
+    let alone = Comparison::new(&[one("a", 1.0), one("b", 0.9)], None).unwrap();
+    let alone = alone.gains[0].paired.as_ref().unwrap().nll.interval.width();
+    assert!(alone < 1e-6, "images do not differ: {alone}");
+    // The first pair differs by 0.1, the second by 0.5 the other way.
+    let all = [one("a", 1.0), one("a", 1.0), one("b", 0.9), one("b", 1.5)];
+    let found = Comparison::new(&all, None).unwrap();
+    let paired = found.gains[0].paired.as_ref().unwrap();
+    assert_eq!((paired.pairs, paired.images), (2, 100));
+    assert!((paired.nll.mean - 0.2).abs() < 1e-6);
+    assert!((paired.nll.interval.low + 0.1).abs() < 1e-6, "{paired:?}");
+    assert!((paired.nll.interval.high - 0.5).abs() < 1e-6 && paired.verdict().starts_with("not"));
+    assert!(paired.in_words("a").contains("100 images and 2 pairs of seeds"));
+}
+
+#[test]
+fn what_cannot_be_paired_is_said() {
+    let old = evaluation("old", 0.5, 1_000, dense("s"));
+    let new = with_images(evaluation("new", 0.5, 1_000, dense("t")), &[1], |_| 1.0);
+    let said = |all: &[Evaluation]| Comparison::new(all, None).unwrap().verdicts()[0].clone();
+    let message = said(&[new.clone(), old.clone()]);
+    assert!(message.contains("old has no results of single images") && message.contains("again"));
+    let lost = Evaluation { images: ImageResults::Lost("it is damaged".to_owned()), ..old };
+    assert!(said(&[new.clone(), lost]).contains("it is damaged"));
+    let mut elsewhere = new.clone();
+    elsewhere.label = "elsewhere".to_owned();
+    elsewhere.fingerprint = "other".to_owned();
+    if let ImageResults::Whole(outcomes) = &mut elsewhere.images {
+        outcomes.identity = "others".to_owned();
+    }
+    assert!(said(&[new, elsewhere]).contains("judged by different images"));
+}
+
+fn run(name: &str, evaluations: Vec<Evaluation>) -> Subject {
+    Subject { name: name.to_owned(), is_run: true, data: Some("made up".to_owned()), evaluations }
+}
+
+fn asked(one: Evaluation, options: &[&str]) -> Evaluation {
+    let options = options.iter().map(|word| (*word).to_owned()).collect();
+    Evaluation { options: Some(options), ..one }
+}
+
+/// Without detection.
+fn plain(label: &str) -> Evaluation {
+    Evaluation { ood: BTreeMap::new(), ..evaluation(label, 0.5, 1_000, dense(label)) }
+}
+
+#[test]
+fn the_richest_protocol_that_all_have_is_compared_and_the_rest_is_named() {
+    let rich = |label: &str| asked(shifted(plain(label), 1.0, None), &["--shift"]);
+    let full = |label: &str| {
+        let ood = evaluation(label, 0.5, 1_000, dense(label)).ood;
+        asked(Evaluation { ood, ..rich(label) }, &["--shift", "--ood", "far=/my data/far"])
+    };
+    let few = |label: &str| {
+        let one = plain(label);
+        let test = TestRecord { samples: 7, ..one.test.clone() };
+        asked(Evaluation { test, ..one }, &["--limit", "7"])
+    };
+    let subjects = [
+        run("runs/a", vec![plain("a"), few("a"), full("a")]),
+        run("runs/b", vec![few("b"), plain("b"), rich("b")]),
+    ];
+    let Alike { evaluations, notes } = Alike::choose(&subjects).unwrap();
+    assert!(evaluations.iter().all(|one| one.shift.is_some() && one.ood.is_empty()));
+    assert!(evaluations.iter().all(|one| one.test.samples == 100));
+    let [missing, other] = &notes[..] else { panic!("{notes:?}") };
+    assert!(missing.starts_with("runs/b was not judged against 3 images of far"), "{missing}");
+    assert!(missing.ends_with("omma eval runs/b --shift --ood 'far=/my data/far'"), "{missing}");
+    assert!(other.contains("by 7 images of made up") && other.contains("name the folders"));
+    // What one has alone is no matter where nobody has more.
+    let alone = Alike::choose(&subjects[..1]).unwrap();
+    assert!(!alone.evaluations[0].ood.is_empty());
+    assert!(!alone.notes.iter().any(|note| note.contains("make it with")), "{:?}", alone.notes);
+}
+
+#[test]
+fn runs_that_were_judged_by_different_data_say_what_they_have_and_what_to_do() {
+    let elsewhere = Evaluation { data: "elsewhere".to_owned(), ..plain("b") };
+    let subjects = [
+        run("runs/a", vec![plain("a")]),
+        run("runs/b", vec![asked(elsewhere, &["--data", "elsewhere"])]),
+    ];
+    let message = Alike::choose(&subjects).unwrap_err().to_string();
+    for part in [
+        "runs/a was judged by 100 images of made up with 15 bins",
+        "runs/b was judged by 100 images of elsewhere",
+        "omma eval runs/b",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    let other = Subject { data: Some("else".to_owned()), ..subjects[1].clone() };
+    let message = Alike::choose(&[subjects[0].clone(), other]).unwrap_err().to_string();
+    assert!(message.ends_with("omma eval runs/b --data 'made up'"), "{message}");
+    assert!(Alike::choose(&[]).is_err());
+}
+
+#[test]
+fn costs_that_span_a_decade_have_a_logarithmic_axis_and_factors_are_no_percentages() {
+    let all = |large: u64| {
+        let mut far = evaluation("large", 0.25, large, sparse("s", 1, 1));
+        far.test.summary.error = 1.9;
+        [evaluation("small", 0.5, 1_000_000, dense("s")), far]
+    };
+    let ticks = |large: u64| {
+        let found = Comparison::new(&all(large), None).unwrap();
+        let page = comparison_page(&found, "t", "a");
+        page.figures.iter().find(|(name, _)| name == "nll").unwrap().1.clone()
+    };
+    // Between 1 and 100 MFLOPs, 10 is in the middle of a logarithmic axis alone.
+    assert!(ticks(100_000_000).contains(">10</text>") && !ticks(4_000_000).contains(">10</text>"));
+    let svg = ticks(100_000_000);
+    assert!(svg.contains(">baseline</text>") && svg.contains(">best</text>"));
+    let found = Comparison::new(&all(15_700_000), None).unwrap();
+    let text = found.markdown();
+    assert!(text.contains("15.7×") && !text.contains("-1470"), "{text}");
+    assert!(text.contains("small (baseline)") && text.contains("★ 0.25"), "{text}");
+    let page = comparison_page(&found, "t", "a").html;
+    assert!(page.contains("Times as much as small"), "an error of 15.2 times");
 }

@@ -59,7 +59,9 @@ fn metrics(case: &Case) {
     let mut diversity = Diversity::new(members).unwrap();
     for (members, label) in predictions.iter().zip(&labels) {
         let members: Vec<&[f64]> = members.iter().map(Vec::as_slice).collect();
-        own.iter_mut().zip(&members).for_each(|(scores, member)| scores.add(member, *label));
+        for (scores, member) in own.iter_mut().zip(&members) {
+            scores.add(member, *label);
+        }
         ensemble.add(&mean_of_members(members.iter().copied()), *label);
         diversity.add(&members);
     }

@@ -34,12 +34,14 @@ impl Stroke {
     }
 }
 
-/// What stands for a series in the legend.
-#[derive(Debug, Clone, Copy)]
+/// What stands for a series, or for a mark around points, in the legend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
     Line(Stroke),
     Box,
     Dot,
+    Square,
+    Ring,
 }
 
 /// A line of the legend.
@@ -219,6 +221,7 @@ fn legend(svg: &mut Svg, entries: &[Entry], used: f64) -> f64 {
                 r#"<circle {colour} cx="{}" cy="{middle}" r="4.5" fill="currentColor"/>"#,
                 Px(x + 9.0)
             )),
+            Key::Square | Key::Ring => svg.outline(entry.key == Key::Square, (x + 9.0, y - 4.0), 6.0),
         }
         svg.text(Colour::Ink, x + 23.0, y, Anchor::Start, &name);
         x += room;

@@ -26,6 +26,6 @@ mod svg;
 mod text;
 mod thin;
 
-pub use figures::{Bars, Better, Dot, HeatMap, Histogram, Lines, Scatter, Series};
+pub use figures::{Bars, Better, Dot, HeatMap, Histogram, Lines, Mark, Scatter, Series};
 pub use page::{Page, PictureCard};
 pub use png::png;

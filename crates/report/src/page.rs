@@ -179,7 +179,7 @@ impl Page {
 
 /// Whether a cell reads as a number, perhaps with a sign, an error or a unit; an empty one may.
 fn is_number(cell: &str) -> bool {
-    let bare = cell.trim().trim_start_matches(['+', '-', '−', '±', '<', '>', '≈', ' ']);
+    let bare = cell.trim().trim_start_matches(['+', '-', '−', '±', '<', '>', '≈', '★', ' ']);
     let mut letters = bare.chars().filter(|symbol| symbol.is_alphabetic());
     bare.is_empty()
         || matches!(bare, "—" | "–" | "n/a" | "NaN")
@@ -207,8 +207,18 @@ mod tests {
 
     #[test]
     fn columns_of_numbers_are_known() {
-        for cell in ["0.93", "−1.2 ± 0.1", "87 %", "12.4 ms", "3×", "1,024", "", "—", "2.1 GMACs"]
-        {
+        for cell in [
+            "0.93",
+            "★ 0.93 (0.9–0.95)",
+            "−1.2 ± 0.1",
+            "87 %",
+            "12.4 ms",
+            "3×",
+            "1,024",
+            "",
+            "—",
+            "2.1 GMACs",
+        ] {
             assert!(is_number(cell), "{cell}");
         }
         for cell in ["cat", "v1", "3 experts per layer"] {

@@ -140,6 +140,26 @@ impl Svg {
         ));
     }
 
+    /// Adds a square or a ring around a point.
+    pub(crate) fn outline(&mut self, square: bool, (x, y): (f64, f64), radius: f64) {
+        let (ink, radius) = (Colour::Ink, Px(radius));
+        let stroke = r#"fill="none" stroke="currentColor" stroke-width="1.6""#;
+        match square {
+            true => {
+                let (left, top, side) = (Px(x - radius.0), Px(y - radius.0), Px(2.0 * radius.0));
+                self.add(format_args!(
+                    r#"<rect {ink} x="{left}" y="{top}" width="{side}" height="{side}" {stroke}/>"#
+                ));
+            }
+            false => {
+                let (x, y) = (Px(x), Px(y));
+                self.add(format_args!(
+                    r#"<circle {ink} cx="{x}" cy="{y}" r="{radius}" {stroke}/>"#
+                ));
+            }
+        }
+    }
+
     /// The whole document.
     pub(crate) fn finish(self, height: f64) -> String {
         let (title, body, height) = (escape(&self.title), self.body, Px(height.ceil()));

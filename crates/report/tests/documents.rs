@@ -23,6 +23,7 @@ fn figures(values: &[f64]) -> Vec<String> {
         y: *value,
         x_error: Some(1.0),
         y_error: Some(*value),
+        marks: Vec::new(),
     });
     let groups = vec![(name(), values.to_vec()), (name(), values.to_vec())];
     let names: Vec<String> = values.iter().map(|_| name()).collect();

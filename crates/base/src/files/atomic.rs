@@ -3,34 +3,64 @@
 use std::{
     fs::{self, File},
     io,
-    path::Path,
+    path::{Path, PathBuf},
 };
+
+use tempfile::TempPath;
 
 /// Letters of a temporary name that are drawn at random.
 const RANDOM: usize = 6;
 
-/// Writes a file by way of a temporary one in the same folder: written, flushed to the disk, then
-/// renamed over the old one. Whoever looks, and whatever is killed, sees the old file or the new one.
+/// A file that is being written under a temporary name in the folder of its own. Whoever looks, and whatever
+/// is killed, sees the old file or the new one; dropped before it is finished, it leaves nothing behind.
+#[derive(Debug)]
+pub struct Unfinished {
+    temporary: TempPath,
+    path: PathBuf,
+}
+
+impl Unfinished {
+    /// An empty file that is to become `path`.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let prefix = format!(".{name}.");
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix).rand_bytes(RANDOM);
+        share_permissions(&mut builder);
+        let temporary = builder.tempfile_in(folder_of(path))?.into_temp_path();
+        Ok(Self { temporary, path: path.to_owned() })
+    }
+
+    /// Where it is written.
+    pub fn path(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Flushes it to the disk and renames it over the old one.
+    pub fn finish(self) -> io::Result<()> {
+        File::open(&self.temporary)?.sync_all()?;
+        self.temporary.persist(&self.path).map_err(|error| error.error)?;
+        // The rename itself must survive a power cut; not every system lets a folder be opened.
+        if let Ok(folder) = File::open(folder_of(&self.path)) {
+            let _ = folder.sync_all();
+        }
+        Ok(())
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Writes a file in one step, by way of an [`Unfinished`] one.
 pub fn write_atomically(
     path: &Path,
     write: impl FnOnce(&Path) -> io::Result<()>,
 ) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let prefix = format!(".{name}.");
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).rand_bytes(RANDOM);
-    share_permissions(&mut builder);
-    let temporary = builder.tempfile_in(folder)?.into_temp_path();
-    write(&temporary)?;
-    File::open(&temporary)?.sync_all()?;
-    temporary.persist(path).map_err(|error| error.error)?;
-    // The rename itself must survive a power cut; not every system lets a folder be opened.
-    if let Ok(folder) = File::open(folder) {
-        let _ = folder.sync_all();
-    }
-    Ok(())
+    let file = Unfinished::create(path)?;
+    write(file.path())?;
+    file.finish()
 }
 
 /// Temporary files are private; what is written is as readable as the user's umask makes any other file.

@@ -10,7 +10,7 @@ pub mod tensors;
 mod walk;
 
 pub use self::{
-    atomic::{remove_leftovers, write_atomically},
+    atomic::{Unfinished, remove_leftovers, write_atomically},
     fresh::fresh_folder,
     lock::{FolderLock, LockError},
     npy::NpyHead,

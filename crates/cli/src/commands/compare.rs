@@ -8,13 +8,14 @@ use clap::{Args, Parser};
 use omma_base::files::fresh_folder;
 use omma_eval::{
     Evaluation,
-    compare::{Comparison, Table, read_evaluation},
+    compare::{Alike, Comparison, Subject, Table, read_evaluation},
     report::{comparison_page, write_report},
 };
 use omma_train::run::RunFolder;
 
-use super::eval::{EVALS, Eval};
+use super::eval::Eval;
 use crate::{
+    evals::{EVALS, of_run},
     subject::{check_distinct, fingerprint},
     table::{note, say, table_of},
     watch::Watch,
@@ -22,9 +23,11 @@ use crate::{
 
 /// Put evaluations beside each other: a table, fronts of quality against cost, gains.
 ///
-/// Takes folders of runs or of evaluations. A run that was not judged yet is judged by its test images
-/// first. Evaluations whose settings differ in nothing but the seed are one system, with a mean and a
-/// standard error. Writes compare.html, compare.json and figures/*.svg.
+/// Takes folders of runs or of evaluations. Of every run that evaluation is taken that was judged as the others
+/// were, by as many images and in as many ways as all have in common; what is missing for more is said with the
+/// command that makes it. A run that was not judged yet is judged by its test images first. Evaluations whose
+/// settings differ in nothing but the seed are one system, with a mean and a standard error. Systems are compared
+/// with the baseline image by image. Writes compare.html, compare.json and figures/*.svg.
 ///
 /// Examples:
 ///   omma compare runs/vit-1 runs/vmoe-1 runs/e3-1
@@ -56,14 +59,17 @@ struct Defaults {
 impl Compare {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
         check_distinct(&self.runs)?;
-        let evaluations: Vec<Evaluation> =
-            self.runs.iter().map(|path| evaluation(path, device)).collect::<Result<_>>()?;
-        let comparison = Comparison::new(&evaluations, self.baseline.as_deref())?;
+        let subjects: Vec<Subject> =
+            self.runs.iter().map(|path| subject(path, device)).collect::<Result<_>>()?;
+        let Alike { evaluations, notes } = Alike::choose(&subjects)?;
+        let mut comparison = Comparison::new(&evaluations, self.baseline.as_deref())?;
+        comparison.notes = notes;
         let folder = match &self.out {
             Some(folder) => folder.clone(),
             None => fresh_folder(Path::new(EVALS), "compare").context(EVALS)?,
         };
-        let about = format!("{} systems judged by {}", comparison.rows.len(), comparison.data);
+        let Comparison { rows, images, data, .. } = &comparison;
+        let about = format!("{} systems judged by {images} images of {data}", rows.len());
         let page = comparison_page(&comparison, "Comparison", &about);
         write_report(&folder, "compare", &page, &comparison)?;
         if self.json {
@@ -72,23 +78,43 @@ impl Compare {
         for Table { header, rows } in comparison.tables() {
             say(table_of(&header, &rows, 1))?;
         }
+        comparison.verdicts().iter().try_for_each(say)?;
+        comparison.notes.iter().for_each(note);
         say(format!("report: {}", folder.join("compare.html").display()))
     }
 }
 
-fn evaluation(path: &Path, device: &Device) -> Result<Evaluation> {
-    let judged = if path.is_dir() { path.join("eval.json").exists() } else { path.is_file() };
-    let is_run = path.join("recipe.toml").is_file();
-    if judged || !is_run {
+/// A run with all its evaluations, or an evaluation by itself.
+fn subject(path: &Path, device: &Device) -> Result<Subject> {
+    let name = path.display().to_string();
+    if !path.join("recipe.toml").is_file() {
         let found = read_evaluation(path)
-            .with_context(|| format!("{} is neither a run nor an evaluation", path.display()))?;
-        // A run that has gone on since is another model.
-        let stale = is_run && fingerprint(&RunFolder::open(path)?.1) != found.fingerprint;
-        if !stale || found.models.len() > 1 {
-            return Ok(found);
-        }
-        note(format!("{} was judged by another recipe than it has now", path.display()));
+            .with_context(|| format!("{name} is neither a run nor an evaluation"))?;
+        return Ok(Subject { name, is_run: false, data: None, evaluations: vec![found] });
     }
+    let recipe = RunFolder::open(path)?.1;
+    let own = fingerprint(&recipe);
+    let all = of_run(path)?;
+    // Predictions under other settings are another system's.
+    let set = |one: &Evaluation| {
+        one.options.as_ref().is_some_and(|words| words.iter().any(|word| word == "--set"))
+    };
+    let (mut evaluations, others): (Vec<Evaluation>, Vec<Evaluation>) = all
+        .into_iter()
+        .filter(|one| !set(one))
+        .partition(|one| one.fingerprint == own || one.models.len() > 1);
+    if evaluations.is_empty() {
+        // A run that has gone on since is another model.
+        if !others.is_empty() {
+            note(format!("{name} was judged by another recipe than it has now"));
+        }
+        evaluations.push(judged(path, device)?);
+    }
+    Ok(Subject { name, is_run: true, data: Some(recipe.data.name), evaluations })
+}
+
+/// Judges a run by its test images.
+fn judged(path: &Path, device: &Device) -> Result<Evaluation> {
     note(format!("judging {}", path.display()));
     let eval = Defaults::parse_from([Path::new("omma"), path]).eval;
     let mut watch = Watch::new();

@@ -8,26 +8,28 @@ use clap::{Args, ValueEnum};
 use omma_base::files::fresh_folder;
 use omma_data::{
     corrupt::Corruption,
-    formats::{Columns, CorruptedSet},
+    formats::{Columns, CorruptedSet, whole_name},
 };
 use omma_eval::{
-    BinKind, Binning, Corrupted, Evaluation, Images, OodPositive, OodProtocol, OodScore, Protocol,
-    ShiftProtocol, Summary, evaluate,
-    report::{evaluation_page, write_report},
+    BinKind, Binning, Corrupted, Evaluation, Images, OodPositive, OodProtocol, OodScore,
+    PredictionFormat, Protocol, ShiftProtocol, Summary, SummaryIntervals, digits::Digits, evaluate,
+    report::write_evaluation,
 };
 
 use crate::{
     class_subset,
+    evals::{EVALS, folder_name},
     resolution::ResolutionArguments,
-    subject::{Candidate, Data, Part, check_distinct, compare_names, ood_sets, system},
-    table::{note, say, table},
+    subject::{Candidate, Data, Part, check_distinct, check_names, ood_meanings, ood_sets, system},
+    table::{note, say, table, table_of},
     watch::Watch,
 };
 
 /// Judge a run, a checkpoint, or several as one deep ensemble.
 ///
-/// Error, NLL, Brier score and calibration error of every member and of their average, how the members
-/// differ, and the same after temperature scaling. Writes eval.json, eval.html and figures/*.svg.
+/// Error, NLL, Brier score and calibration error of every member and of their average with 95 % intervals, how
+/// the members differ, and the same after temperature scaling. Writes eval.json, eval.html, images.safetensors
+/// and figures/*.svg into a folder of its own below the run's evals/, one per data set and protocol.
 ///
 /// Examples:
 ///   omma eval runs/default-1
@@ -40,6 +42,7 @@ use crate::{
 ///   omma eval vit.safetensors --data imagenet-a/ --class-subset \
 ///       --model-classes imagenet.txt
 ///   omma eval runs/vmoe-1 --set moe.k=4     more experts than in training
+///   omma eval runs/vmoe-1 --predictions predictions.csv
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Eval {
@@ -66,6 +69,9 @@ pub(crate) struct Eval {
     /// Names of the models' classes, one per line or as a JSON list; runs know theirs
     #[arg(long, value_name = "FILE", requires = "class_subset")]
     pub(crate) model_classes: Option<PathBuf>,
+    /// Judge by data whose classes have other names than the model's, in the same order
+    #[arg(long)]
+    pub(crate) ignore_names: bool,
     /// Fifteen corruptions in five severities as well
     #[arg(long)]
     pub(crate) shift: bool,
@@ -73,7 +79,7 @@ pub(crate) struct Eval {
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["shift", "shift_seed"])]
     pub(crate) shift_data: Option<PathBuf>,
     /// Images per corruption and severity
-    #[arg(long, value_name = "IMAGES", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "IMAGES", default_value_t = SHIFT_SAMPLES, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) shift_samples: u32,
     /// Where the corruptions' random numbers come from
     #[arg(long, default_value_t = 0)]
@@ -92,7 +98,7 @@ pub(crate) struct Eval {
     #[arg(long, value_enum, default_value_t = Bins::EqualWidth)]
     pub(crate) binning: Bins,
     /// How many there are
-    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = BINS, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) bins: u16,
     /// A setting of predictions on top of the model's own, such as moe.k=4, moe.inference_noise=1,
     /// moe.inference_capacity_ratio=8 or mc_samples=5
@@ -113,7 +119,11 @@ pub(crate) struct Eval {
     /// settings differ in nothing but the seed are one system
     #[arg(long)]
     pub(crate) label: Option<String>,
-    /// Where to write; without it, into the folder of a single run, else a fresh one below evals/
+    /// Write every prediction to a file: .csv, .jsonl, or .parquet with the feature of that name
+    #[arg(long, value_name = "FILE")]
+    pub(crate) predictions: Option<PathBuf>,
+    /// Where to write; without it, into a folder of a single run's evals/ that this protocol has for itself,
+    /// else into a fresh one below evals/
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     /// Print eval.json instead of a table
@@ -121,27 +131,28 @@ pub(crate) struct Eval {
     pub(crate) json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+/// Images per corruption and severity, and bins of the calibration error, unless others are asked for.
+const SHIFT_SAMPLES: u32 = 10_000;
+const BINS: u16 = 15;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Score {
     MaxProbability,
     Entropy,
     Energy,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Positive {
     InDistribution,
     OutOfDistribution,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Bins {
     EqualWidth,
     EqualMass,
 }
-
-/// Where reports go that have no run of their own.
-pub(super) const EVALS: &str = "evals";
 
 impl Eval {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
@@ -152,7 +163,87 @@ impl Eval {
             return say(serde_json::to_string_pretty(&evaluation)?);
         }
         show(&evaluation)?;
+        if let Some(file) = &self.predictions {
+            say(format!("predictions: {}", file.display()))?;
+        }
         say(format!("report: {}", folder.join("eval.html").display()))
+    }
+
+    /// What is asked beside the plain test, in the words of a command, each in one way: what tells protocols
+    /// apart, and makes the same evaluation of another run.
+    fn options(&self, part: Part) -> Vec<String> {
+        let mut words: Vec<String> = Vec::new();
+        let mut say = |flag: &str, value: Option<String>| {
+            words.push(flag.to_owned());
+            words.extend(value);
+        };
+        let word = |value: clap::builder::PossibleValue| value.get_name().to_owned();
+        let path = |path: &Path| whole_name(&path.to_string_lossy());
+        if let Some(data) = &self.data {
+            say("--data", Some(whole_name(data)));
+        }
+        if let Some(columns) = &self.columns {
+            say("--columns", Some(columns.to_string()));
+        }
+        if part != Part::Test {
+            say("--split", part.to_possible_value().map(word));
+        }
+        if let Some(limit) = self.limit {
+            say("--limit", Some(limit.to_string()));
+        }
+        if self.class_subset {
+            say("--class-subset", None);
+        }
+        if let Some(file) = &self.model_classes {
+            say("--model-classes", Some(path(file)));
+        }
+        if self.ignore_names {
+            say("--ignore-names", None);
+        }
+        if self.shift {
+            say("--shift", None);
+        }
+        if let Some(folder) = &self.shift_data {
+            say("--shift-data", Some(path(folder)));
+        }
+        if self.shift || self.shift_data.is_some() {
+            if self.shift_samples != SHIFT_SAMPLES {
+                say("--shift-samples", Some(self.shift_samples.to_string()));
+            }
+            if self.shift_seed != 0 {
+                say("--shift-seed", Some(self.shift_seed.to_string()));
+            }
+        }
+        if !self.ood.is_empty() {
+            let meaning = |(name, path): (String, String)| match name == path {
+                true => name,
+                false => format!("{name}={path}"),
+            };
+            let sets: Vec<String> = ood_meanings(&self.ood).into_iter().map(meaning).collect();
+            say("--ood", Some(sets.join(",")));
+            if self.ood_score != Score::MaxProbability {
+                say("--ood-score", self.ood_score.to_possible_value().map(word));
+            }
+            if self.ood_positive != Positive::InDistribution {
+                say("--ood-positive", self.ood_positive.to_possible_value().map(word));
+            }
+        }
+        if self.binning != Bins::EqualWidth {
+            say("--binning", self.binning.to_possible_value().map(word));
+        }
+        if self.bins != BINS {
+            say("--bins", Some(self.bins.to_string()));
+        }
+        for setting in self.resolution.on_top_of(&self.settings) {
+            say("--set", Some(setting));
+        }
+        if self.seed != 0 {
+            say("--seed", Some(self.seed.to_string()));
+        }
+        if self.no_temperature {
+            say("--no-temperature", None);
+        }
+        words
     }
 
     /// Judges and writes the report.
@@ -162,6 +253,7 @@ impl Eval {
         device: &Device,
     ) -> Result<(Evaluation, PathBuf)> {
         check_distinct(&self.subjects)?;
+        self.predictions.as_deref().map(PredictionFormat::of).transpose()?;
         let settings = self.resolution.on_top_of(&self.settings);
         let candidates = Candidate::read_all(&self.subjects, &settings, device)?;
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
@@ -172,8 +264,8 @@ impl Eval {
             true => Some(class_subset::places(&candidates, self.model_classes.as_deref(), &test)?),
             false => None,
         };
-        if judged.is_none() {
-            compare_names(&candidates, &test);
+        if judged.is_none() && !self.ignore_names {
+            check_names(&candidates, &test)?;
         }
         let held_out = data.held_out()?;
         let chose = held_out.as_ref().map(|images| images.data.len());
@@ -195,17 +287,18 @@ impl Eval {
             [one] => one.label(),
             several => format!("{} ×{}", several[0].label(), several.len()),
         });
+        let options = self.options(part);
+        let own_data = |one: &Candidate| {
+            one.recipe.as_ref().is_some_and(|recipe| recipe.data.name == data.spec.name)
+        };
         let folder = match (&self.out, candidates.as_slice()) {
             (Some(folder), _) => Some(folder.clone()),
-            (None, [one]) if one.has_folder() => Some(one.path.clone()),
+            (None, [one]) if one.has_folder() => {
+                let name = folder_name(&test.name, own_data(one), &options);
+                Some(one.path.join(EVALS).join(name))
+            }
             _ => None,
         };
-        // Made before the work, not after it: what cannot be written should not be computed first.
-        let folder = folder.map_or_else(|| fresh(&label), Ok)?;
-        let figures = folder.join("figures");
-        std::fs::create_dir_all(&figures).with_context(|| {
-            format!("{} cannot be made; a report goes into a folder", figures.display())
-        })?;
         let images = crate::table::grouped(test.data.len() as u64);
         note(format!("judging by {images} images of {}: {}", test.name, part.reason(self.split)));
         if let Some(images) = chose {
@@ -218,6 +311,7 @@ impl Eval {
             system = system.restricted_to(judged)?;
         }
         let resolution = system.pixels().resolution;
+        let name = label.clone();
         let protocol = Protocol {
             label,
             fingerprint: fingerprints.join("+"),
@@ -244,13 +338,24 @@ impl Eval {
                 bins: self.bins.into(),
             },
             batch: self.batch.into(),
+            predictions: self.predictions.clone(),
+            options,
         };
-        let evaluation = evaluate(&system, &protocol, watch).inspect_err(|_| {
+        // Made before the work, not after it: what cannot be written should not be computed first.
+        let folder = folder.map_or_else(|| fresh(&name), Ok)?;
+        let figures = folder.join("figures");
+        std::fs::create_dir_all(&figures).with_context(|| {
+            format!("{} cannot be made; a report goes into a folder", figures.display())
+        })?;
+        let mut evaluation = evaluate(&system, &protocol, watch).inspect_err(|_| {
             // Only folders that are still empty go.
-            let _ = std::fs::remove_dir(&figures).and_then(|()| std::fs::remove_dir(&folder));
+            let above = folder.parent().filter(|above| above.ends_with(EVALS));
+            let _ = std::fs::remove_dir(&figures)
+                .and_then(|()| std::fs::remove_dir(&folder))
+                .and_then(|()| above.map_or(Ok(()), std::fs::remove_dir));
         })?;
         watch.turn_to("writing the report");
-        write_report(&folder, "eval", &evaluation_page(&evaluation), &evaluation)?;
+        write_evaluation(&folder, &mut evaluation)?;
         Ok((evaluation, folder))
     }
 
@@ -284,18 +389,30 @@ fn fresh(label: &str) -> Result<PathBuf> {
     fresh_folder(Path::new(EVALS), &name).context(EVALS)
 }
 
+/// Pairs of classes that a line has room for.
+const MOST_CONFUSED: usize = 3;
+
+/// The scores of a test, a row of their intervals below each that has them.
+struct Shown {
+    digits: Digits,
+    rows: Vec<Vec<String>>,
+}
+
+impl Shown {
+    fn add(&mut self, name: &str, scores: &Summary, intervals: Option<&SummaryIntervals>) {
+        let row = |name: &str, cells: Vec<String>| {
+            std::iter::once(name.to_owned()).chain(cells).collect::<Vec<String>>()
+        };
+        self.rows.push(row(name, self.digits.scores(scores).cells()));
+        let intervals = intervals.map(|all| self.digits.intervals(all).cells());
+        self.rows.extend(intervals.map(|cells| row("  95 % interval", cells)));
+    }
+}
+
 fn show(evaluation: &Evaluation) -> Result<()> {
-    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
-    let row = |name: &str, scores: &Summary| {
-        [
-            name.to_owned(),
-            percent(scores.error),
-            format!("{:.4}", scores.nll),
-            format!("{:.4}", scores.brier),
-            percent(scores.ece),
-        ]
-    };
-    let mut rows = vec![row(&evaluation.label, &evaluation.test.summary)];
+    let test = &evaluation.test;
+    let mut shown = Shown { digits: Digits::of(test), rows: Vec::new() };
+    shown.add(&evaluation.label, &test.summary, test.intervals.as_ref());
     if let Some(scaled) = &evaluation.temperature {
         if scaled.is_at_end() {
             note(format!(
@@ -303,26 +420,38 @@ fn show(evaluation: &Evaluation) -> Result<()> {
                 scaled.fitted_on, scaled.value
             ));
         }
-        rows.push(row(&format!("at temperature {:.3}", scaled.value), &scaled.summary));
+        let name = format!("at temperature {:.3}", scaled.value);
+        shown.add(&name, &scaled.summary, scaled.intervals.as_ref());
     }
-    let members = evaluation.test.members.iter().enumerate();
-    rows.extend(members.map(|(place, scores)| row(&format!("member {}", place + 1), scores)));
+    for (place, scores) in test.members.iter().enumerate() {
+        shown.add(&format!("member {}", place + 1), scores, None);
+    }
     if let Some(shift) = &evaluation.shift {
-        rows.push(row("under corruptions", &shift.mean.overall.summary));
+        shown.add("under corruptions", &shift.mean.overall.summary, None);
         let scores = shift.corruptions.iter().map(|(name, record)| (name, record.overall.summary));
         let worst = scores.max_by(|a, b| a.1.error.total_cmp(&b.1.error));
-        rows.extend(
-            worst.map(|(name, scores)| row(&format!("under {}", name.replace('_', " ")), &scores)),
-        );
+        if let Some((name, scores)) = worst {
+            shown.add(&format!("under {}", name.replace('_', " ")), &scores, None);
+        }
     }
-    let samples = crate::table::grouped(evaluation.test.samples as u64);
+    let samples = crate::table::grouped(test.samples as u64);
     say(format!("{samples} images of {}{}", evaluation.data, evaluation.among()))?;
-    say(table(["", "error", "NLL", "Brier", "ECE"], rows, 1))?;
+    let top5 = test.summary.top5_error.map(|_| "top-5 error");
+    let header = ["", "error"].into_iter().chain(top5).chain(["NLL", "Brier", "ECE"]);
+    let header: Vec<String> = header.map(str::to_owned).collect();
+    say(table_of(&header, &shown.rows, 1))?;
     if let Some(scaled) = &evaluation.temperature {
         let images = crate::table::grouped(scaled.fitted_on as u64);
         say(format!("the temperature is fitted on {images} images that training held out"))?;
     }
-    if let Some(diversity) = &evaluation.test.diversity {
+    let pairs = test.confusion.as_ref().map(|all| all.rows(&evaluation.classes, MOST_CONFUSED));
+    let pairs = pairs.unwrap_or_default();
+    if !pairs.is_empty() {
+        let pair = |[own, other, images]: &[String; 3]| format!("{own} for {other} ({images})");
+        let pairs: Vec<String> = pairs.iter().map(pair).collect();
+        say(format!("most often taken: {}", pairs.join(", ")))?;
+    }
+    if let Some(diversity) = &test.diversity {
         say(format!("members differ by {}", diversity.in_words()))?;
     }
     if let Some(shift) = &evaluation.shift {
@@ -333,15 +462,12 @@ fn show(evaluation: &Evaluation) -> Result<()> {
     }
     if !evaluation.ood.is_empty() {
         let rows = evaluation.ood.iter().map(|(name, record)| {
-            [
-                name.clone(),
-                crate::table::grouped(record.samples as u64),
-                format!("{:.4}", record.auroc),
-                format!("{:.4}", record.aupr),
-                percent(record.fpr95),
-            ]
+            let [auroc, aupr, base, fpr95] = record.cells();
+            let images = crate::table::grouped(record.samples as u64);
+            [name.clone(), images, auroc, aupr, base, fpr95]
         });
-        let header = ["out of distribution", "images", "AUROC", "AUPR", "FPR at 95 % TPR"];
+        let header =
+            ["out of distribution", "images", "AUROC", "AUPR", "its base rate", "FPR at 95 % TPR"];
         say(table(header, rows, 1))?;
         say(format!("the positive class are the {} images", evaluation.ood_positive.in_words()))?;
     }

@@ -196,6 +196,7 @@ impl StudyCommand {
         for Table { header, rows } in comparison.tables() {
             say(table_of(&header, &rows, 1))?;
         }
+        comparison.verdicts().iter().try_for_each(say)?;
         say(format!("report: {}", folder.join("study.html").display()))
     }
 

@@ -9,7 +9,7 @@ use omma_data::{
     world::{Variant, World},
 };
 
-use super::{EXPERTS, error, json, omma, text, trained};
+use super::{EXPERTS, error, evaluated, json, omma, text, trained};
 
 /// Test images of the run below.
 const IMAGES: usize = 12;
@@ -65,7 +65,8 @@ fn published_images_are_judged_as_those_that_are_made() {
     }
     assert_eq!(found["extra"]["speckle_noise"], made["contrast"]);
     assert!(made["extra"].is_null());
-    let page = fs::read_to_string(run.join("eval.html")).unwrap();
+    let judged = evaluated(&run, "world-shift-data-World-C-");
+    let page = fs::read_to_string(judged.join("eval.html")).unwrap();
     assert!(page.contains("15 corruptions in five severities, as published in World-C"), "{page}");
     assert!(page.contains("speckle noise (not in the mean)"));
     let some = json(eval(&["--shift-data", "World-C", "--shift-samples", "5"]));
@@ -81,7 +82,7 @@ fn published_images_are_judged_as_those_that_are_made() {
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&found["shift"]["mean"], &found["shift"]["fog"]), (&made["fog"], &made["fog"]));
 
-    fs::remove_file(run.join("eval.json")).unwrap();
+    fs::remove_dir_all(run.join("evals")).unwrap();
     fs::remove_file(set.join("fog.npy")).unwrap();
     let message = error(eval(&["--shift-data", "World-C"]));
     assert!(message.contains("World-C has none of the fifteen"), "{message}");
@@ -92,5 +93,5 @@ fn published_images_are_judged_as_those_that_are_made() {
         message.contains("--shift-data") && message.contains("cannot be used with"),
         "{message}"
     );
-    assert!(!run.join("eval.json").exists());
+    assert!(!run.join("evals").exists());
 }

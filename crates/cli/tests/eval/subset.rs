@@ -12,7 +12,7 @@ use omma_data::{
 };
 use serde_json::Value;
 
-use super::{EXPERTS, error, json, number, omma, text, trained};
+use super::{EXPERTS, error, evaluated, json, number, omma, text, trained};
 
 /// Four of the world's ten classes; it has them in another order.
 const FOUR: &[&str] = &["circle", "cross", "drop", "star"];
@@ -77,7 +77,7 @@ fn a_model_is_judged_among_the_classes_that_the_data_has() {
     assert_scores(&found, predicted(folder, &run, &four, FOUR));
     assert_eq!(found["classes"], serde_json::json!(FOUR));
     assert_eq!((&found["judged_classes"]["of"], &found["temperature"]), (&10.into(), &Value::Null));
-    let page = fs::read_to_string(run.join("eval.html")).unwrap();
+    let page = fs::read_to_string(evaluated(&run, "four-").join("eval.html")).unwrap();
     assert!(page.contains("among 4 of 10 classes"));
 
     // All ten in another order are no restriction.

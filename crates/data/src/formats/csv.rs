@@ -130,6 +130,10 @@ impl Dataset for CsvFile {
         let (file, label, caption) = &self.rows[index];
         Ok(Sample { caption: caption.clone(), ..Sample::new(Picture::open(file)?, *label) })
     }
+
+    fn name(&self, index: usize) -> String {
+        self.rows[index].0.to_string_lossy().into_owned()
+    }
 }
 
 #[cfg(test)]

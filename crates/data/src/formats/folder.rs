@@ -133,6 +133,10 @@ impl Dataset for ImageFolder {
         let (file, label) = &self.files[index];
         Ok(Sample::new(Picture::open(file)?, *label))
     }
+
+    fn name(&self, index: usize) -> String {
+        self.files[index].0.to_string_lossy().into_owned()
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +168,7 @@ mod tests {
         let samples: Vec<_> = (0..folder.len()).map(|index| folder.get(index).unwrap()).collect();
         let found: Vec<_> = samples.iter().map(|s| (s.label, s.picture.pixels[0])).collect();
         assert_eq!(found, [(0, 3), (1, 1), (1, 2)]);
+        assert_eq!(folder.name(1), root.join("dog/b.PNG").to_str().unwrap());
     }
 
     #[cfg(target_os = "linux")]

@@ -232,6 +232,12 @@ impl Dataset for WebDataset {
         let picture = Picture::decode(&bytes, &path.join(name.trim_start_matches('/')))?;
         Ok(Sample { caption: caption.clone(), ..Sample::new(picture, *label) })
     }
+
+    fn name(&self, index: usize) -> String {
+        let Entry { image, name, .. } = &self.samples[index];
+        let path = self.shards[image.shard].join(name.trim_start_matches('/'));
+        path.to_string_lossy().into_owned()
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::Row;
+use super::{Paired, Row};
 
 /// How a system does against the baseline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,6 +26,10 @@ pub struct Gain {
     pub flops: Option<f64>,
     /// Percent less NLL than the plain model of its own family, normalised by difficulty (eq. 4).
     pub normalised_nll: Option<f64>,
+    /// Both on the same images, image by image.
+    pub paired: Option<Paired>,
+    /// Why there is no such comparison.
+    pub unpaired: Option<String>,
 }
 
 /// The fit of NLL against cost.
@@ -62,8 +66,32 @@ impl Gain {
             ece: percent_less(row.ece.mean, base.ece.mean),
             flops: percent_less(flops(row), flops(base)),
             normalised_nll,
+            paired: None,
+            unpaired: None,
         }
     }
+
+    pub(super) fn with_pairs(self, paired: Result<Paired, String>) -> Self {
+        match paired {
+            Ok(paired) => Self { paired: Some(paired), ..self },
+            Err(why) => Self { unpaired: Some(why), ..self },
+        }
+    }
+}
+
+/// A gain as it is read: `+12.5 %` less, or `15.7×` as much where there is more than twice as much and a
+/// percentage makes no sense.
+pub(super) fn in_words(gain: f64) -> String {
+    match factor(gain) {
+        Some(factor) if factor >= 100.0 => format!("{factor:.0}×"),
+        Some(factor) => format!("{factor:.1}×"),
+        None => format!("{gain:+.1} %"),
+    }
+}
+
+/// How many times as much there is, if more than twice.
+pub(crate) fn factor(gain: f64) -> Option<f64> {
+    (gain < -100.0).then(|| 1.0 - gain / 100.0)
 }
 
 /// The highest power of the logarithm.
@@ -168,6 +196,12 @@ mod tests {
         assert!(fit.factor(1e8) < Some(1.0), "a gain counts less where gains are easy");
         let rising = Difficulty::of(&[(1e8, 0.5), (1e9, 0.4), (1e10, 0.45)]).unwrap();
         assert_eq!(rising.factor(1e8), None);
+    }
+
+    #[test]
+    fn what_is_many_times_as_much_is_said_in_times() {
+        let said = [20.0, -99.9, -100.0, -1468.0, -99_900.0, 99.7].map(in_words);
+        assert_eq!(said, ["+20.0 %", "-99.9 %", "-100.0 %", "15.7×", "1000×", "+99.7 %"]);
     }
 
     #[test]

@@ -3,12 +3,17 @@
 //! | file | room for |
 //! |---|---|
 //! | `mod.rs` | one row per system, its seeds as mean and standard error |
+//! | `alike.rs` | which evaluations of several runs were judged alike, and what is missing |
+//! | `paired.rs`, `mcnemar.rs` | two systems image by image: can they be told apart? |
 //! | `improvement.rs` | percentage gains, and these normalised by difficulty (paper 000 App. D) |
 //! | `tables.rs` | all of it in tables |
 //! | `grid.rs` | experts per token against models (paper 000 Fig. 2) |
 
+mod alike;
 mod grid;
 mod improvement;
+mod mcnemar;
+mod paired;
 mod tables;
 
 use std::{collections::BTreeMap, path::Path};
@@ -17,20 +22,27 @@ use omma_base::files::read_regular;
 use serde::Serialize;
 
 pub use self::{
+    alike::{Alike, Subject},
     grid::{Cell, Grid},
     improvement::{Difficulty, Gain},
+    mcnemar::McNemar,
+    paired::{Difference, Paired},
     tables::Table,
 };
 use crate::{
     error::{EvalError, Result},
     metrics::Estimate,
+    outcomes::Outcomes,
     protocols::{
-        Evaluation,
+        Evaluation, ImageResults,
         ood::{OodPositive, OodRecord},
-        shift::{Shift, Shifted},
+        shift::Shifted,
     },
+    summary::SummaryIntervals,
     system::{SystemCost, SystemKind},
 };
+
+pub(crate) use self::improvement::factor;
 
 /// A record of 100,000 classes has a few million bytes.
 const LARGEST: u64 = 1 << 28;
@@ -44,6 +56,8 @@ pub struct Row {
     pub kind: SystemKind,
     /// Evaluations that the means are of.
     pub runs: usize,
+    /// How far the scores of a single run may be off; nothing for several, which have a standard error.
+    pub intervals: Option<SummaryIntervals>,
     /// Share of wrong predictions.
     pub error: Estimate,
     /// Negative log-likelihood.
@@ -68,6 +82,8 @@ pub struct Row {
     pub auroc: BTreeMap<String, Estimate>,
     /// Average precision by out-of-distribution data set.
     pub aupr: BTreeMap<String, Estimate>,
+    /// What that is for a score that knows nothing.
+    pub base_rate: BTreeMap<String, Estimate>,
     /// False-positive rate at 95 % by out-of-distribution data set.
     pub fpr95: BTreeMap<String, Estimate>,
     /// What one image costs.
@@ -79,6 +95,8 @@ pub struct Row {
 pub struct Comparison {
     /// What they were judged by.
     pub data: String,
+    /// How many images of it.
+    pub images: usize,
     /// Which images were to be found where out-of-distribution data was looked at.
     pub ood_positive: Option<OodPositive>,
     /// One row per system, in the order in which they came.
@@ -91,25 +109,46 @@ pub struct Comparison {
     pub difficulty: Option<Difficulty>,
     /// NLL over experts per token and models, where the systems cover several of both.
     pub grid: Option<Grid>,
+    /// What would make for a fuller comparison.
+    pub notes: Vec<String>,
 }
 
-/// Reads `eval.json`, given by itself or by its folder.
+/// Reads `eval.json`, given by itself or by its folder, and the results of single images beside it.
 pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
     let file = if path.is_dir() { path.join("eval.json") } else { path.to_owned() };
     let bytes = read_regular(&file, LARGEST).map_err(EvalError::io(&file))?;
     let record = serde_json::from_slice::<Evaluation>(&bytes);
-    let record = record.map_err(|error| error.to_string()).and_then(|record| {
-        match (record.test.class_errors.len(), record.classes.len()) {
-            (errors, classes) if errors != classes => {
-                Err(format!("it has {errors} errors of {classes} classes"))
-            }
-            _ => Ok(record),
-        }
-    });
-    record.map_err(|why| EvalError::Record {
+    let record = record.map_err(|error| error.to_string()).and_then(checked);
+    let mut record = record.map_err(|why| EvalError::Record {
         why: format!("it is not the record of an evaluation: {why}"),
-        path: file,
-    })
+        path: file.clone(),
+    })?;
+    if let Some(seal) = &record.images_seal {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        record.images = match Outcomes::read(folder, seal) {
+            Ok(outcomes) => ImageResults::Whole(outcomes),
+            Err(error) => ImageResults::Lost(error.to_string()),
+        };
+    }
+    Ok(record)
+}
+
+/// Fails where parts of a record contradict each other, and fills in what earlier versions left out.
+fn checked(mut record: Evaluation) -> Result<Evaluation, String> {
+    let classes = record.classes.len();
+    let errors = record.test.class_errors.len();
+    if errors != classes {
+        return Err(format!("it has {errors} errors of {classes} classes"));
+    }
+    if record.test.confusion.as_ref().is_some_and(|confusion| !confusion.is_of(classes)) {
+        return Err(format!("its confusions are not those of {classes} classes"));
+    }
+    let (images, positive) = (record.test.samples, record.ood_positive);
+    for set in record.ood.values_mut() {
+        let samples = set.samples;
+        set.base_rate.get_or_insert_with(|| positive.base_rate(samples, images));
+    }
+    Ok(record)
 }
 
 impl Comparison {
@@ -120,7 +159,7 @@ impl Comparison {
         let first = evaluations
             .first()
             .ok_or_else(|| EvalError::Compare("there is nothing to compare".to_owned()))?;
-        check_judged_alike(evaluations)?;
+        alike::check(evaluations)?;
         let mut groups: Vec<Vec<&Evaluation>> = Vec::new();
         for one in evaluations {
             let same = |group: &&mut Vec<&Evaluation>| {
@@ -150,47 +189,21 @@ impl Comparison {
             None => &rows[0],
         };
         let difficulty = Difficulty::fit(&rows);
-        let others = rows.iter().filter(|row| row.label != base.label);
-        let gains = others.map(|row| Gain::new(row, base, &rows, difficulty.as_ref())).collect();
+        let at = rows.iter().position(|row| row.label == base.label).unwrap_or_default();
+        let others = rows.iter().enumerate().filter(|(place, _)| *place != at);
+        let gains = others.map(|(place, row)| {
+            let gain = Gain::new(row, base, &rows, difficulty.as_ref());
+            gain.with_pairs(Paired::new(&groups[place], &groups[at]))
+        });
+        let gains = gains.collect();
         let (data, baseline) = (first.data.clone(), base.label.clone());
+        let images = first.test.samples;
         let grid = Grid::new(&rows);
         let ood_positive = evaluations.iter().find(|one| !one.ood.is_empty());
         let ood_positive = ood_positive.map(|one| one.ood_positive);
-        Ok(Self { data, ood_positive, baseline, gains, difficulty, grid, rows })
+        let notes = Vec::new();
+        Ok(Self { data, images, ood_positive, baseline, gains, difficulty, grid, rows, notes })
     }
-}
-
-/// Fails unless all were judged by the same images in the same way.
-fn check_judged_alike(evaluations: &[Evaluation]) -> Result<()> {
-    for (place, one) in evaluations.iter().enumerate() {
-        for other in &evaluations[..place] {
-            let mut terms = terms(other).into_iter().zip(terms(one));
-            let different = |(a, b): &(Option<String>, Option<String>)| {
-                a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| a != b)
-            };
-            if let Some((Some(left), Some(right))) = terms.find(different) {
-                return Err(EvalError::Compare(format!(
-                    "{} was judged {left}, {} {right}; they can be compared only if they were judged \
-                     alike",
-                    other.label, one.label
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// How it was judged, in words, as far as its numbers depend on that; nothing for what was not asked.
-fn terms(one: &Evaluation) -> [Option<String>; 5] {
-    let Evaluation { data, test, ood, ood_score, ood_positive, .. } = one;
-    let asked_ood = |how: String| (!ood.is_empty()).then_some(how);
-    [
-        Some(format!("by {} images of {data}{}", test.samples, one.among())),
-        Some(format!("with {}", test.binning)),
-        asked_ood(format!("out of distribution by {}", ood_score.in_words())),
-        asked_ood(format!("with {} images as the positive class", ood_positive.in_words())),
-        one.shift.as_ref().map(Shift::terms),
-    ]
 }
 
 impl Row {
@@ -206,9 +219,9 @@ impl Row {
             maybe(&|one| value(&one.shift.as_ref()?.mean.overall))
         };
         let names = group.iter().flat_map(|one| one.ood.keys());
-        let by_set = |value: fn(&OodRecord) -> f64| -> BTreeMap<String, Estimate> {
+        let by_set = |value: fn(&OodRecord) -> Option<f64>| -> BTreeMap<String, Estimate> {
             let by_name = names.clone().filter_map(|name| {
-                Some((name.clone(), maybe(&|one| one.ood.get(name).map(value))?))
+                Some((name.clone(), maybe(&|one| one.ood.get(name).and_then(value))?))
             });
             by_name.collect()
         };
@@ -216,6 +229,7 @@ impl Row {
             label: group[0].label.clone(),
             kind: group[0].kind.clone(),
             runs: group.len(),
+            intervals: group[0].test.intervals.filter(|_| group.len() == 1),
             error: of(&|one| one.test.summary.error),
             nll: of(&|one| one.test.summary.nll),
             ece: of(&|one| one.test.summary.ece),
@@ -226,9 +240,10 @@ impl Row {
             shift_nll: shifted(|mean| Some(mean.summary.nll)),
             shift_ece: shifted(|mean| Some(mean.summary.ece)),
             shift_kl: shifted(|mean| Some(mean.diversity?.kl)),
-            auroc: by_set(|record| record.auroc),
-            aupr: by_set(|record| record.aupr),
-            fpr95: by_set(|record| record.fpr95),
+            auroc: by_set(|record| Some(record.auroc)),
+            aupr: by_set(|record| Some(record.aupr)),
+            base_rate: by_set(|record| record.base_rate),
+            fpr95: by_set(|record| Some(record.fpr95)),
             cost: group[0].cost,
         }
     }

@@ -2,8 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Comparison, Gain, Row};
-use crate::metrics::Estimate;
+use omma_report::Better;
+
+use super::{Comparison, Gain, Paired, Row, improvement::in_words};
+use crate::{
+    digits::{Digits, range},
+    metrics::{Estimate, Interval},
+    summary::SummaryIntervals,
+};
 
 /// One table; the first column has names, the others numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,24 +22,70 @@ pub struct Table {
 
 /// What is not known.
 const NOTHING: &str = "—";
+/// In front of the best of a column.
+const BEST: &str = "★ ";
 
 fn cell(estimate: Option<Estimate>, factor: f64, digits: usize) -> String {
     estimate.map_or(NOTHING.to_owned(), |value| format!("{:.digits$}", value.times(factor)))
 }
 
-/// A column: its name, and what a row has in it.
-type Column<'a, R> = (String, Box<dyn Fn(&R) -> String + 'a>);
+/// A number and, of a single run, its interval: `28.3 (25.8–30.8)`.
+fn within(value: Estimate, interval: Option<Interval>, factor: f64, digits: usize) -> String {
+    let value = cell(Some(value), factor, digits);
+    match interval {
+        Some(interval) => format!("{value} ({})", range(interval.times(factor), digits)),
+        None => value,
+    }
+}
 
-fn column<'a, R>(name: impl Into<String>, of: impl Fn(&R) -> String + 'a) -> Column<'a, R> {
-    (name.into(), Box::new(of))
+/// What a row has in a column, as a number.
+type Value<'a, R> = Box<dyn Fn(&R) -> Option<f64> + 'a>;
+
+/// A column: its name, what a row has in it, and what is best.
+struct Column<'a, R> {
+    name: String,
+    text: Box<dyn Fn(&R) -> String + 'a>,
+    best: Option<(Better, Value<'a, R>)>,
+}
+
+fn column<'a, R>(name: impl Into<String>, text: impl Fn(&R) -> String + 'a) -> Column<'a, R> {
+    Column { name: name.into(), text: Box::new(text), best: None }
+}
+
+impl<'a, R> Column<'a, R> {
+    /// The same with the best row marked.
+    fn best(self, better: Better, value: impl Fn(&R) -> Option<f64> + 'a) -> Self {
+        Self { best: Some((better, Box::new(value))), ..self }
+    }
+
+    /// The cells of all rows.
+    fn cells(&self, rows: &[R]) -> Vec<String> {
+        let best = self.best.as_ref().filter(|_| rows.len() > 1);
+        let best = best.and_then(|(better, value)| {
+            let values = rows.iter().filter_map(value);
+            let choose = match better {
+                Better::Low => f64::min,
+                Better::High => f64::max,
+            };
+            Some((values.reduce(choose)?, value))
+        });
+        let cell = |row: &R| match &best {
+            Some((best, value)) if value(row) == Some(*best) => {
+                format!("{BEST}{}", (self.text)(row))
+            }
+            _ => (self.text)(row),
+        };
+        rows.iter().map(cell).collect()
+    }
 }
 
 impl Table {
     fn new<R>(rows: &[R], columns: &[Column<R>]) -> Self {
-        let row = |row: &R| columns.iter().map(|(_, of)| of(row)).collect();
+        let cells: Vec<Vec<String>> = columns.iter().map(|column| column.cells(rows)).collect();
+        let row = |place: usize| cells.iter().map(|column| column[place].clone()).collect();
         Self {
-            header: columns.iter().map(|(name, _)| name.clone()).collect(),
-            rows: rows.iter().map(row).collect(),
+            header: columns.iter().map(|column| column.name.clone()).collect(),
+            rows: (0..rows.len()).map(row).collect(),
         }
     }
 
@@ -61,6 +113,7 @@ impl Comparison {
         let mut tables = vec![self.systems_table()];
         tables.extend(self.ood_tables());
         tables.extend(self.gains_table());
+        tables.extend(self.paired_table());
         tables
     }
 
@@ -69,41 +122,77 @@ impl Comparison {
         self.tables().iter().map(Table::markdown).collect::<Vec<String>>().join("\n")
     }
 
+    /// What a system is called, and whether it is the baseline.
+    fn label(&self, row: &Row) -> String {
+        match self.rows.len() > 1 && row.label == self.baseline {
+            true => format!("{} (baseline)", row.label),
+            false => row.label.clone(),
+        }
+    }
+
     /// The scores of every system, as it is and under corruptions.
     pub(crate) fn systems_table(&self) -> Table {
+        let digits = Digits::of_images(self.images);
+        let mean = |of: fn(&Row) -> Option<Estimate>| move |row: &Row| Some(of(row)?.mean);
+        let interval =
+            |of: fn(&SummaryIntervals) -> Interval| move |row: &Row| row.intervals.as_ref().map(of);
+        let scored = |name: &str,
+                      factor: f64,
+                      digits: usize,
+                      of: fn(&Row) -> Option<Estimate>,
+                      range: fn(&SummaryIntervals) -> Interval| {
+            let text = move |row: &Row| {
+                of(row).map_or(NOTHING.to_owned(), |value| {
+                    within(value, interval(range)(row), factor, digits)
+                })
+            };
+            column(name, text).best(Better::Low, mean(of))
+        };
+        let kl = digits.nll + 1;
         let mut columns: Vec<Column<Row>> = vec![
-            column("system", |row: &Row| row.label.clone()),
+            column("system", |row: &Row| self.label(row)),
             column("runs", |row: &Row| row.runs.to_string()),
-            column("error %", |row: &Row| cell(Some(row.error), 100.0, 2)),
-            column("NLL", |row: &Row| cell(Some(row.nll), 1.0, 4)),
-            column("ECE %", |row: &Row| cell(Some(row.ece), 100.0, 2)),
-            column("KL", |row: &Row| cell(row.kl, 1.0, 4)),
+            scored("error %", 100.0, digits.error, |row| Some(row.error), |all| all.error),
+            scored("NLL", 1.0, digits.nll, |row| Some(row.nll), |all| all.nll),
+            scored("ECE %", 100.0, digits.ece, |row| Some(row.ece), |all| all.ece),
+            column("KL", move |row: &Row| cell(row.kl, 1.0, kl)),
             column("MFLOPs", |row: &Row| format!("{:.1}", row.cost.training_flops as f64 / 1e6)),
         ];
+        let plain = |name: &str, factor: f64, digits: usize, of: fn(&Row) -> Option<Estimate>| {
+            column(name, move |row: &Row| cell(of(row), factor, digits)).best(Better::Low, mean(of))
+        };
         if self.rows.iter().any(|row| row.shift_error.is_some()) {
             columns.extend([
-                column("shifted error %", |row: &Row| cell(row.shift_error, 100.0, 2)),
-                column("shifted NLL", |row: &Row| cell(row.shift_nll, 1.0, 4)),
-                column("shifted ECE %", |row: &Row| cell(row.shift_ece, 100.0, 2)),
+                plain("shifted error %", 100.0, digits.error, |row| row.shift_error),
+                plain("shifted NLL", 1.0, digits.nll, |row| row.shift_nll),
+                plain("shifted ECE %", 100.0, digits.ece, |row| row.shift_ece),
             ]);
         }
         if self.rows.iter().any(|row| row.shift_kl.is_some()) {
-            columns.push(column("shifted KL", |row: &Row| cell(row.shift_kl, 1.0, 4)));
+            columns.push(column("shifted KL", move |row: &Row| cell(row.shift_kl, 1.0, kl)));
         }
         Table::new(&self.rows, &columns)
     }
 
     /// How well every system tells out-of-distribution images, one table per data set.
     pub(crate) fn ood_tables(&self) -> Vec<Table> {
-        let percent = |values: &BTreeMap<String, Estimate>, name: &String| {
-            cell(values.get(name).copied(), 100.0, 2)
-        };
+        let digits = Digits::of_images(self.images).error;
         let table = |name: &String| {
-            let columns: [Column<Row>; 4] = [
-                column(format!("against {name}"), |row: &Row| row.label.clone()),
-                column("AUROC %", |row: &Row| percent(&row.auroc, name)),
-                column("AUPR %", |row: &Row| percent(&row.aupr, name)),
-                column("FPR95 %", |row: &Row| percent(&row.fpr95, name)),
+            let percent =
+                |title: String, better: Better, of: fn(&Row) -> &BTreeMap<String, Estimate>| {
+                    let (own, other) = (name.clone(), name.clone());
+                    let text = move |row: &Row| cell(of(row).get(&own).copied(), 100.0, digits);
+                    column(title, text).best(better, move |row| Some(of(row).get(&other)?.mean))
+                };
+            let rate = self.rows.iter().find_map(|row| row.base_rate.get(name));
+            let aupr = rate.map_or("AUPR %".to_owned(), |rate| {
+                format!("AUPR % (base rate {:.1})", 100.0 * rate.mean)
+            });
+            let columns = [
+                column(format!("against {name}"), |row: &Row| self.label(row)),
+                percent("AUROC %".to_owned(), Better::High, |row| &row.auroc),
+                percent(aupr, Better::High, |row| &row.aupr),
+                percent("FPR95 %".to_owned(), Better::Low, |row| &row.fpr95),
             ];
             Table::new(&self.rows, &columns)
         };
@@ -112,8 +201,7 @@ impl Comparison {
 
     /// Gains over the baseline; nothing if it is alone.
     pub(crate) fn gains_table(&self) -> Option<Table> {
-        let signed =
-            |gain: Option<f64>| gain.map_or(NOTHING.to_owned(), |gain| format!("{gain:+.1} %"));
+        let signed = |gain: Option<f64>| gain.map_or(NOTHING.to_owned(), in_words);
         let columns: [Column<Gain>; 7] = [
             column(format!("gain over {}", self.baseline), |gain: &Gain| gain.label.clone()),
             column("NLL", |gain: &Gain| signed(gain.nll)),
@@ -124,5 +212,38 @@ impl Comparison {
             column("NLL, normalised", |gain: &Gain| signed(gain.normalised_nll)),
         ];
         (!self.gains.is_empty()).then(|| Table::new(&self.gains, &columns))
+    }
+
+    /// Differences from the baseline, image by image; nothing where no results of single images are there.
+    pub(crate) fn paired_table(&self) -> Option<Table> {
+        let paired: Vec<(&String, &Paired)> = self
+            .gains
+            .iter()
+            .filter_map(|gain| Some((&gain.label, gain.paired.as_ref()?)))
+            .collect();
+        let cell =
+            |place: usize| move |(_, paired): &(&String, &Paired)| paired.cells()[place].clone();
+        let columns: [Column<(&String, &Paired)>; 6] = [
+            column(format!("less {}", self.baseline), |row: &(&String, &Paired)| row.0.clone()),
+            column("NLL", cell(0)),
+            column("error, points", cell(1)),
+            column("right alone : baseline", cell(2)),
+            column("p (McNemar)", cell(3)),
+            column("verdict", |row: &(&String, &Paired)| row.1.verdict()),
+        ];
+        (!paired.is_empty()).then(|| Table::new(&paired, &columns))
+    }
+
+    /// What can be told apart and what cannot, in a sentence per system.
+    pub fn verdicts(&self) -> Vec<String> {
+        let sentence = |gain: &Gain| match (&gain.paired, &gain.unpaired) {
+            (Some(paired), _) => {
+                Some(format!("{} is {}", gain.label, paired.in_words(&self.baseline)))
+            }
+            (None, why) => {
+                Some(format!("{} was not compared image by image: {}", gain.label, why.as_ref()?))
+            }
+        };
+        self.gains.iter().filter_map(sentence).collect()
     }
 }

@@ -6,9 +6,11 @@
 //! | `calibration.rs` | is it right as often as its confidence says? ECE, reliability |
 //! | `diversity.rs` | do the members of an ensemble differ? |
 //! | `detection.rs` | can it tell what it was not made for? AUROC, AUPR, FPR at 95 % TPR |
-//! | `estimate.rs` | how far may it be off? mean and standard error over seeds |
+//! | `bootstrap.rs` | how far may it be off, because the images are only some? intervals |
+//! | `estimate.rs` | and because seeds differ? mean and standard error |
 //! | `segmentation.rs` | does every pixel have its class? mIoU |
 
+mod bootstrap;
 mod calibration;
 mod detection;
 mod diversity;
@@ -17,15 +19,16 @@ mod scores;
 mod segmentation;
 
 pub use self::{
+    bootstrap::{Interval, draw, intervals, resamples},
     calibration::{Bin, Calibration},
-    detection::Detection,
+    detection::{Detection, DetectionIntervals},
     diversity::Diversity,
     estimate::Estimate,
-    scores::Scores,
+    scores::{Outcome, Scores},
     segmentation::Segmentation,
 };
 
-pub(crate) use self::detection::Curve;
+pub(crate) use self::{detection::Curve, scores::TOP};
 
 /// The place of the largest value; the first of equal ones.
 pub fn largest<T: PartialOrd>(values: &[T]) -> usize {

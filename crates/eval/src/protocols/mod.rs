@@ -19,7 +19,7 @@ pub(crate) mod shift;
 pub(crate) mod temperature;
 pub(crate) mod test;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -31,9 +31,12 @@ use self::{
 };
 use crate::{
     error::Result,
+    outcomes::Outcomes,
+    predictions::{Columns, Line, Predictions},
     stream::{Images, Watcher},
     summary::Binning,
     system::{JudgedClasses, System, SystemCost, SystemKind},
+    tally::Predicted,
 };
 
 /// What is asked.
@@ -55,6 +58,22 @@ pub struct Protocol {
     pub binning: Binning,
     /// Images per forward pass.
     pub batch: usize,
+    /// A file that every prediction is written to, in the format that its name ends with.
+    pub predictions: Option<PathBuf>,
+    /// What `omma eval` was told to ask this, beside what it judges.
+    pub options: Vec<String>,
+}
+
+/// What is kept of single images, beside the record.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum ImageResults {
+    /// Nothing: a record of an earlier version.
+    #[default]
+    None,
+    /// It was kept and cannot be read.
+    Lost(String),
+    /// All of it.
+    Whole(Outcomes),
 }
 
 /// Everything that was found; `eval.json`.
@@ -93,6 +112,15 @@ pub struct Evaluation {
     pub cost: SystemCost,
     /// The most memory that the process held, where the system says it.
     pub peak_rss_bytes: Option<u64>,
+    /// What `omma eval` was told, beside what it judged; nothing in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<Vec<String>>,
+    /// The seal of `images.safetensors`, which has the results of single images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images_seal: Option<String>,
+    /// These results.
+    #[serde(skip)]
+    pub images: ImageResults,
 }
 
 impl Evaluation {
@@ -114,20 +142,43 @@ pub fn evaluate(
     let classes = protocol.test.data.classes();
     // Before a temperature takes its time.
     system.check_classes(&protocol.test.name, classes.len())?;
+    let columns = Columns {
+        classes: classes.to_vec(),
+        members: if system.members() > 1 { system.members() } else { 0 },
+        scaled: protocol.validation.is_some(),
+    };
+    let path = protocol.predictions.as_ref();
+    let mut predictions = path.map(|path| Predictions::create(path, columns)).transpose()?;
     let mut scaled = match &protocol.validation {
         Some(images) => Some(Scaled::fit(system, images, binning, batch, watcher)?),
         None => None,
     };
     let asked = TestProtocol { binning, batch };
     let mut in_distribution = Vec::new();
-    let test = Test::observed(system, &protocol.test, asked, watcher, |seen| {
-        if let Some(scaled) = &mut scaled {
-            scaled.add(seen.logits, seen.label);
-        }
+    let mut outcomes = Outcomes::default();
+    let mut test = Test::observed(system, &protocol.test, asked, watcher, |seen| {
+        let Predicted { members, mean, outcome } = seen.predicted;
+        let name = protocol.test.data.name(seen.index);
+        outcomes.add(seen.index, &name, seen.label, outcome);
+        let scaled = scaled.as_mut().map(|scaled| scaled.add(seen.index, seen.logits, seen.label));
         if !protocol.ood.sets.is_empty() {
-            in_distribution.push(protocol.ood.score.of(seen.logits, seen.probabilities));
+            in_distribution.push(protocol.ood.score.of(seen.logits, mean));
         }
+        let Some(predictions) = &mut predictions else { return Ok(()) };
+        predictions.add(&Line {
+            image: &name,
+            label: seen.label,
+            predicted: outcome.predicted,
+            confidence: outcome.confidence,
+            scaled_confidence: scaled.map(|scaled| scaled.confidence),
+            mean,
+            members,
+        })
     })?;
+    if let Some(predictions) = predictions {
+        predictions.finish()?;
+    }
+    test.record.intervals = outcomes.intervals(binning, classes.len());
     let ood = detect(system, &protocol.ood, &in_distribution, batch, watcher)?;
     let shift = match &protocol.shift {
         Some(corruptions) => Some(shift(system, &protocol.test, corruptions, asked, watcher)?),
@@ -149,5 +200,8 @@ pub fn evaluate(
         ood_positive: protocol.ood.positive,
         cost: system.cost()?,
         peak_rss_bytes: omma_base::memory::peak(),
+        options: Some(protocol.options.clone()),
+        images_seal: None,
+        images: ImageResults::Whole(outcomes),
     })
 }

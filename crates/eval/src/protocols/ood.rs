@@ -11,9 +11,10 @@ use omma_report::{Lines, Series};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    digits::share_within,
     error::Result,
-    metrics::{Curve, Detection, entropy, log_sum_exp, mean_softmax},
-    report::{Draft, Fact, Figure, file_name, percent},
+    metrics::{Curve, Detection, DetectionIntervals, entropy, log_sum_exp, mean_softmax},
+    report::{Draft, Fact, Figure, file_name},
     stream::{Images, Watcher},
     system::System,
 };
@@ -61,6 +62,15 @@ impl OodPositive {
             Self::InDistribution => (opposite(in_distribution), opposite(out_of_distribution)),
             Self::OutOfDistribution => (out_of_distribution.to_vec(), in_distribution.to_vec()),
         }
+    }
+
+    /// The share of the positive among all images: the average precision of a score that knows nothing.
+    pub(crate) fn base_rate(self, out_of_distribution: usize, in_distribution: usize) -> f64 {
+        let positives = match self {
+            Self::InDistribution => in_distribution,
+            Self::OutOfDistribution => out_of_distribution,
+        };
+        positives as f64 / (out_of_distribution + in_distribution).max(1) as f64
     }
 
     /// Axes of the ROC curve: false positives, true positives.
@@ -123,8 +133,15 @@ pub struct OodRecord {
     pub auroc: f64,
     /// Average precision of finding the positive images.
     pub aupr: f64,
+    /// What that is for a score that knows nothing: the share of the positive images. Where a record of an
+    /// earlier version does not say it, it is filled in when that is read.
+    #[serde(default)]
+    pub base_rate: Option<f64>,
     /// False-positive rate where 95 % of the positive images are found.
     pub fpr95: f64,
+    /// How far the three may be off, both sets resampled; nothing in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intervals: Option<DetectionIntervals>,
     /// Mean score of the out-of-distribution images.
     pub mean_score: f64,
     /// Points of the ROC curve, `(false-positive rate, true-positive rate)`.
@@ -197,13 +214,27 @@ impl OodRecord {
             samples: out_of_distribution.len(),
             auroc,
             aupr,
+            base_rate: Some(positive.base_rate(out_of_distribution.len(), in_distribution.len())),
             fpr95,
+            intervals: DetectionIntervals::of(&positives, &negatives),
             mean_score: out_of_distribution.iter().sum::<f64>() / out_of_distribution.len() as f64,
             roc,
             edges: (0..=BINS).map(|edge| low + width * edge as f64).collect(),
             out_of_distribution: shares(out_of_distribution),
             in_distribution: shares(in_distribution),
         })
+    }
+
+    /// AUROC, AUPR, its base rate and FPR95, with their intervals where these are known.
+    pub fn cells(&self) -> [String; 4] {
+        let intervals = self.intervals.as_ref();
+        let base = self.base_rate.map_or("—".to_owned(), |rate| format!("{:.1} %", 100.0 * rate));
+        [
+            share_within(self.auroc, intervals.map(|all| &all.auroc), self.samples),
+            share_within(self.aupr, intervals.map(|all| &all.aupr), self.samples),
+            base,
+            share_within(self.fpr95, intervals.map(|all| &all.fpr95), self.samples),
+        ]
     }
 
     /// Both histograms in one figure.
@@ -238,7 +269,8 @@ impl OodRecord {
 /// The data set that is hardest to tell.
 pub(crate) fn fact(records: &BTreeMap<String, OodRecord>) -> Option<Fact> {
     let (name, record) = records.iter().min_by(|a, b| a.1.auroc.total_cmp(&b.1.auroc))?;
-    Some(("Lowest AUROC", format!("{:.3}", record.auroc), format!("against {name}")))
+    let value = share_within(record.auroc, None, record.samples);
+    Some(("Lowest AUROC", value, format!("against {name}")))
 }
 
 /// Nothing without records.
@@ -253,19 +285,16 @@ pub(crate) fn section(
     }
     let text = format!(
         "How well images of another kind are told from the test images by {}. The \
-         positive class are the {} images: AUPR is the precision of finding them, and the last column \
-         the share of the others that are taken for them where 95 % of them are found.",
+         positive class are the {} images: AUPR is the precision of finding them, which is the base rate \
+         for a score that knows nothing, and the last column the share of the others that are taken for \
+         them where 95 % of them are found.",
         score.in_words(),
         positive.in_words()
     );
     let row = |(name, record): (&String, &OodRecord)| {
-        vec![
-            name.clone(),
-            record.samples.to_string(),
-            format!("{:.4}", record.auroc),
-            format!("{:.4}", record.aupr),
-            percent(record.fpr95),
-        ]
+        let mut row = vec![name.clone(), record.samples.to_string()];
+        row.extend(record.cells());
+        row
     };
     let rows: Vec<Vec<String>> = records.iter().map(row).collect();
     let curve = |(name, record): (&String, &OodRecord)| Series::new(name, record.roc.clone());
@@ -284,7 +313,7 @@ pub(crate) fn section(
     figures.extend(records.iter().map(|(name, record)| {
         (format!("ood-scores-{}", file_name(name)), record.histograms(name))
     }));
-    let header = ["data", "images", "AUROC", "AUPR", "FPR at 95 % TPR"];
+    let header = ["data", "images", "AUROC", "AUPR", "base rate", "FPR at 95 % TPR"];
     draft
         .add(|page| page.section("Out-of-distribution images").text(&text).table(&header, &rows))
         .figures(figures)
@@ -342,6 +371,9 @@ mod tests {
         assert_eq!((inside.fpr95, outside.fpr95), (1.0, 0.1));
         assert!((inside.aupr - (0.9 + 0.1 * 10.0 / 11.0)).abs() < 1e-12);
         assert_eq!(outside.aupr, 0.5);
+        // Precision is to be measured by how many there are to find.
+        assert_eq!((inside.base_rate, outside.base_rate), (Some(10.0 / 11.0), Some(1.0 / 11.0)));
+        assert_eq!(outside.cells()[2], "9.1 %");
         // One step to nine tenths of the test images without any other, and along the curve's top.
         assert_eq!(inside.roc, [(0.0, 0.0), (0.0, 0.9), (1.0, 1.0)]);
         assert_eq!(outside.roc, [(0.0, 0.0), (0.1, 1.0), (1.0, 1.0)]);

@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::test::{TestProtocol, TestRecord};
 use crate::{
+    digits::Digits,
     error::{EvalError, Result},
-    report::{Draft, Fact, Figure, percent, score_row},
+    report::{Draft, Fact, Figure, ScoreTable},
     stream::{Images, Watcher},
     summary::Summary,
     system::System,
@@ -220,8 +221,13 @@ impl Judge<'_> {
 
 impl Shift {
     pub(crate) fn fact(&self) -> Fact {
-        let Summary { error, nll, .. } = self.mean.overall.summary;
-        ("Error on corrupted images", percent(error), format!("NLL {nll:.3}"))
+        let scores = self.digits().scores(&self.mean.overall.summary);
+        ("Error on corrupted images", scores.error, format!("NLL {}", scores.nll))
+    }
+
+    /// Of a corruption; all are of the same images, so that a mean of them bears few more.
+    pub fn digits(&self) -> Digits {
+        Digits::of_images(self.samples)
     }
 
     /// After "corrupted images".
@@ -259,7 +265,10 @@ impl Shift {
             self.lines("shift-ece", "Calibration error", "%", &clean, |at| 100.0 * at.summary.ece),
             ("shift-corruptions".to_owned(), self.bars(&test.summary)),
         ];
-        let mut header = vec!["corruption", "error", "NLL", "Brier", "ECE", "error at severity 5"];
+        let table = ScoreTable::new(self.digits(), &self.mean.overall.summary);
+        let mut header = table.header();
+        header[0] = "corruption";
+        header.push("error at severity 5");
         if self.mean.overall.diversity.is_some() {
             header.extend(["KL", "cosine", "disagreement"]);
             let kl = |at: &Shifted| at.diversity.map_or(f64::NAN, |diversity| diversity.kl);
@@ -268,7 +277,7 @@ impl Shift {
         draft
             .add(|page| page.section("Corrupted images").text(&text))
             .figures(figures)
-            .add(|page| page.table(&header, &self.rows()))
+            .add(|page| page.table(&header, &self.rows(&table)))
     }
 
     /// A number over severities: the mean, and the corruptions that it is highest and lowest for.
@@ -310,19 +319,21 @@ impl Shift {
         .svg()
     }
 
-    fn rows(&self) -> Vec<Vec<String>> {
+    fn rows(&self, table: &ScoreTable) -> Vec<Vec<String>> {
         let counted = self.corruptions.iter().map(|(name, record)| (words(name), record));
         let mean = [("mean".to_owned(), &self.mean)];
         let extra = self.extra.iter();
         let extra =
             extra.map(|(name, record)| (format!("{} (not in the mean)", words(name)), record));
         let row = |(name, record): (String, &ShiftRecord)| {
-            let mut row = score_row(&name, &record.overall.summary);
+            let mut row = table.cells(&name, &record.overall.summary, None);
             let last = record.severities.last();
-            row.push(last.map(|last| percent(last.summary.error)).unwrap_or_default());
+            let last = last.map(|last| self.digits().error(last.summary.error));
+            row.push(last.unwrap_or_default());
             if let Some(DiversityRecord { kl, cosine, disagreement, .. }) = record.overall.diversity
             {
-                row.extend([kl, cosine, disagreement].map(|value| format!("{value:.4}")));
+                let digits = self.digits().nll + 1;
+                row.extend([kl, cosine, disagreement].map(|value| format!("{value:.digits$}")));
             }
             row
         };

@@ -5,13 +5,15 @@ use omma_data::Selection;
 use omma_report::Series;
 use serde::{Deserialize, Serialize};
 
-use super::test::{TestRecord, reliability, series};
+use super::test::{TestRecord, counted, reliability, series};
 use crate::{
+    digits::Digits,
     error::Result,
-    metrics::{Scores, mean_softmax},
-    report::{Draft, SCORES, score_row},
+    metrics::{Outcome, Scores, mean_softmax},
+    outcomes::Outcomes,
+    report::{Draft, ScoreTable},
     stream::{Images, Watcher},
-    summary::{Binning, ReliabilityBin, Summary},
+    summary::{Binning, ReliabilityBin, Summary, SummaryIntervals},
     system::System,
 };
 
@@ -36,6 +38,9 @@ pub struct TemperatureRecord {
     /// Scores of the test images with it.
     #[serde(flatten)]
     pub summary: Summary,
+    /// How far these may be off, were the temperature given; nothing in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intervals: Option<SummaryIntervals>,
     /// The reliability diagram with it.
     pub reliability: Vec<ReliabilityBin>,
 }
@@ -60,11 +65,14 @@ impl TemperatureRecord {
             "All logits divided by {:.3}, which was fitted on {} held-out images.",
             self.value, self.fitted_on
         );
-        let rows = [score_row("as it is", &test.summary), score_row("scaled", &self.summary)];
+        let table = ScoreTable::new(Digits::of(test), &test.summary)
+            .row("as it is", &test.summary, test.intervals.as_ref())
+            .row("scaled", &self.summary, self.intervals.as_ref());
         let scaled = Series { dashed: true, ..series("scaled", &self.reliability) };
+        let scaled = counted(scaled, &self.reliability);
         let diagram = reliability(vec![test.reliability_series(), scaled]);
         draft
-            .add(|page| page.section("Temperature scaling").text(&text).table(&SCORES, &rows))
+            .add(|page| table.onto(page.section("Temperature scaling").text(&text)))
             .figures(vec![("reliability-scaled".to_owned(), diagram)])
     }
 }
@@ -74,7 +82,9 @@ pub(super) struct Scaled {
     value: f64,
     fitted_on: usize,
     binning: Binning,
+    classes: usize,
     scores: Scores,
+    outcomes: Outcomes,
 }
 
 impl Scaled {
@@ -86,26 +96,33 @@ impl Scaled {
         batch: usize,
         watcher: &mut dyn Watcher,
     ) -> Result<Self> {
-        system.check_classes(&images.name, images.data.classes().len())?;
+        let classes = images.data.classes().len();
+        system.check_classes(&images.name, classes)?;
         let data = Selection::spread(&images.data, MOST_IMAGES);
         let images = Images { data, ..images.clone() };
         watcher.begins("held-out images, for the temperature", images.data.len());
         let mut validation = Validation::default();
         images.logits(system, batch, watcher, |logits, label| validation.add(logits, label))?;
         let (value, fitted_on) = (validation.fit(), validation.len());
-        Ok(Self { value, fitted_on, binning, scores: binning.scores() })
+        let (scores, outcomes) = (binning.scores(), Outcomes::default());
+        Ok(Self { value, fitted_on, binning, classes, scores, outcomes })
     }
 
+    /// Adds a test image, and says what it scores at the temperature.
+    ///
     /// - `logits`: `[M]` of `[classes]`
-    pub(super) fn add(&mut self, logits: &[&[f32]], label: usize) {
-        self.scores.add(&mean_softmax(logits, self.value), label);
+    pub(super) fn add(&mut self, index: usize, logits: &[&[f32]], label: usize) -> Outcome {
+        let outcome = self.scores.add(&mean_softmax(logits, self.value), label);
+        self.outcomes.add(index, "", label, &outcome);
+        outcome
     }
 
     pub(super) fn record(self) -> TemperatureRecord {
         TemperatureRecord {
             value: self.value,
             fitted_on: self.fitted_on,
-            summary: self.binning.summary(&self.scores),
+            summary: self.binning.summary(&self.scores, self.classes),
+            intervals: self.outcomes.intervals(self.binning, self.classes),
             reliability: self.binning.reliability(&self.scores),
         }
     }
@@ -212,6 +229,7 @@ mod tests {
             value: validation.fit(),
             fitted_on: validation.len(),
             summary: Summary::default(),
+            intervals: None,
             reliability: Vec::new(),
         };
         let mut right = Validation::default();

@@ -6,16 +6,17 @@ use omma_report::{Bars, Lines, Series};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    confusion::Confusion,
+    confusion::{Confusion, ConfusionRecord},
+    digits::{self, Digits, Scored},
     error::Result,
     examples::{Example, Examples},
-    metrics::largest,
-    report::{Draft, Fact, Figure, SCORES, percent, score_row},
+    metrics::Interval,
+    report::{Draft, Fact, Figure, ScoreTable},
     routing::{LayerHealth, RoutingTally},
     stream::{Images, Watcher},
-    summary::{Binning, ReliabilityBin, Summary},
+    summary::{Binning, ReliabilityBin, Summary, SummaryIntervals},
     system::System,
-    tally::{DiversityRecord, Tally},
+    tally::{DiversityRecord, Predicted, Tally},
 };
 
 /// How test images are looked at.
@@ -35,6 +36,9 @@ pub struct TestRecord {
     /// Scores of the mean of the members' probabilities.
     #[serde(flatten)]
     pub summary: Summary,
+    /// How far these may be off; nothing where nobody asked, and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intervals: Option<SummaryIntervals>,
     /// What the calibration error was computed with.
     pub binning: Binning,
     /// Scores of every member; empty for one model with one prediction.
@@ -45,6 +49,9 @@ pub struct TestRecord {
     pub reliability: Vec<ReliabilityBin>,
     /// `[classes]`: error of every class; nothing for one without test images.
     pub class_errors: Vec<Option<f64>>,
+    /// Which classes are taken for which; nothing in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confusion: Option<ConfusionRecord>,
     /// Reading included.
     pub images_per_second: f64,
 }
@@ -64,11 +71,12 @@ pub struct Test {
 
 /// A test image as everything sees it that is computed in the same pass.
 pub(super) struct Seen<'a> {
+    /// Its place in the data.
+    pub(super) index: usize,
+    pub(super) label: usize,
     /// `[M]` of `[classes]`
     pub(super) logits: &'a [&'a [f32]],
-    /// `[classes]`: the mean of the members' probabilities.
-    pub(super) probabilities: &'a [f64],
-    pub(super) label: usize,
+    pub(super) predicted: &'a Predicted,
 }
 
 impl Test {
@@ -80,7 +88,7 @@ impl Test {
         protocol: TestProtocol,
         watcher: &mut dyn Watcher,
     ) -> Result<Self> {
-        Self::observed(system, images, protocol, watcher, |_| {})
+        Self::observed(system, images, protocol, watcher, |_| Ok(()))
     }
 
     /// The same, with every image shown to an observer as well.
@@ -89,7 +97,7 @@ impl Test {
         images: &Images,
         protocol: TestProtocol,
         watcher: &mut dyn Watcher,
-        mut observe: impl FnMut(Seen),
+        mut observe: impl FnMut(Seen) -> Result<()>,
     ) -> Result<Self> {
         let classes = images.data.classes().len();
         system.check_classes(&images.name, classes)?;
@@ -103,25 +111,29 @@ impl Test {
                 tally.add(RoutingTally::of(routings));
             }
             for (image, (label, index)) in batch.labels().iter().zip(&batch.indices).enumerate() {
+                let (label, index) = (*label, *index);
                 let logits: Vec<&[f32]> = outputs.of_image(image).collect();
-                let probabilities = tally.add(&logits, *label);
-                let predicted = largest(&probabilities);
-                confusion.add(*label, predicted);
-                let (label, confidence) = (*label, probabilities[predicted]);
-                examples.add(Example { index: *index, label, predicted, confidence });
-                observe(Seen { logits: &logits, probabilities: &probabilities, label });
+                let predicted = tally.add(&logits, label);
+                let outcome = predicted.outcome;
+                confusion.add(label, outcome.predicted);
+                let (class, confidence) = (outcome.predicted, outcome.confidence);
+                examples.add(Example { index, label, predicted: class, confidence });
+                observe(Seen { index, label, logits: &logits, predicted: &predicted })?;
             }
+            Ok(())
         })?;
         let seconds = started.elapsed().as_secs_f64().max(1e-9);
         let class_errors = confusion.class_errors(classes);
         let record = TestRecord {
             samples: tally.samples(),
             summary: tally.summary(),
+            intervals: None,
             binning: protocol.binning,
             members: tally.members(),
             diversity: tally.diversity(),
             reliability: tally.reliability(),
             class_errors,
+            confusion: Some(confusion.record(classes)),
             images_per_second: tally.samples() as f64 / seconds,
         };
         let routing = routing.iter_mut().map(RoutingTally::take).collect();
@@ -139,25 +151,68 @@ const MOST_CLASSES: usize = 20;
 
 impl TestRecord {
     pub(crate) fn facts(&self) -> Vec<Fact> {
-        let Summary { error, nll, brier, ece } = self.summary;
-        vec![
-            ("Accuracy", percent(1.0 - error), format!("error {}", percent(error))),
-            ("NLL", format!("{nll:.4}"), "nats".to_owned()),
-            ("Brier score", format!("{brier:.4}"), String::new()),
-            ("Calibration error", percent(ece), format!("{} bins", self.binning.bins)),
-        ]
+        let digits = Digits::of(self);
+        let values = digits.scores(&self.summary);
+        let ranges = self.intervals.as_ref().map(|intervals| digits.intervals(intervals));
+        // What is right has the interval of what is wrong, mirrored.
+        let right = |share: f64| digits.error(1.0 - share);
+        let mirrored = |interval: Interval| {
+            let right = Interval { low: 1.0 - interval.high, high: 1.0 - interval.low };
+            digits::range(right.times(100.0), digits.error)
+        };
+        let within = |text: Option<String>, unit: &str| match text {
+            Some(text) => format!("95 % interval {text}{unit}"),
+            None => unit.trim_start_matches(", ").to_owned(),
+        };
+        let intervals = self.intervals.as_ref();
+        let accuracy = within(intervals.map(|all| mirrored(all.error)), "");
+        let mut facts = vec![("Accuracy", right(self.summary.error), accuracy)];
+        if let Some(share) = self.summary.top5_error {
+            let top5 = intervals.and_then(|all| all.top5_error).map(mirrored);
+            facts.push(("Top-5 accuracy", right(share), within(top5, "")));
+        }
+        let range = |of: fn(&Scored<String>) -> &String| ranges.as_ref().map(|all| of(all).clone());
+        let bins = format!(", {} bins", self.binning.bins);
+        facts.extend([
+            ("NLL", values.nll, within(range(|all| &all.nll), ", nats")),
+            ("Brier score", values.brier, within(range(|all| &all.brier), "")),
+            ("Calibration error", values.ece, within(range(|all| &all.ece), &bins)),
+        ]);
+        facts
     }
 
     /// Calibration and classes.
     pub(crate) fn section(&self, draft: Draft, classes: &[String]) -> Draft {
         let text = "Predictions are sorted into bins by their confidence. On the diagonal, they are right \
-                    as often as their confidence says; below it they are overconfident.";
+                    as often as their confidence says; below it they are overconfident. The number at a point \
+                    is that of its images: where there are few, the point says little.";
         let figures = vec![
-            ("reliability".to_owned(), reliability(vec![self.reliability_series()])),
+            (
+                "reliability".to_owned(),
+                reliability(vec![counted(self.reliability_series(), &self.reliability)]),
+            ),
             ("confidence".to_owned(), self.confidence()),
             ("classes".to_owned(), self.hardest_classes(classes)),
         ];
-        draft.add(|page| page.section("Calibration").text(text)).figures(figures)
+        let draft = draft.add(|page| page.section("Calibration").text(text)).figures(figures);
+        self.confusion_section(draft, classes)
+    }
+
+    /// Which classes are taken for which; nothing where nothing is wrong, or not known.
+    fn confusion_section(&self, draft: Draft, classes: &[String]) -> Draft {
+        let Some(confusion) = self.confusion.as_ref().filter(|all| !all.pairs.is_empty()) else {
+            return draft;
+        };
+        let rows = confusion.rows(classes, MOST_CLASSES).into_iter();
+        let rows: Vec<Vec<String>> = rows.map(Vec::from).collect();
+        let header = ["images of", "taken for", "how many"];
+        let figure = confusion.figure(classes).map(|svg| ("confusion".to_owned(), svg));
+        let draft = draft.add(|page| page.section("Confusions"));
+        let draft = match figure {
+            Some(figure) => draft.figures(vec![figure]),
+            None => draft,
+        };
+        draft.add(|page| page.table(&header, &rows))
     }
 
     /// Members beside their ensemble; nothing for a system of one.
@@ -166,9 +221,15 @@ impl TestRecord {
             return draft;
         }
         let name = |place: usize| format!("member {}", place + 1);
-        let mut rows = vec![score_row("all together", &self.summary)];
+        let digits = Digits::of(self);
+        let table = ScoreTable::new(digits, &self.summary).row(
+            "all together",
+            &self.summary,
+            self.intervals.as_ref(),
+        );
         let members = self.members.iter().enumerate();
-        rows.extend(members.map(|(place, scores)| score_row(&name(place), scores)));
+        let table =
+            members.fold(table, |table, (place, scores)| table.row(&name(place), scores, None));
         let bars = |file: &str, title: &str, y_label: &str, of: fn(&Summary) -> f64| -> Figure {
             let figure = Bars {
                 title: title.to_owned(),
@@ -184,16 +245,19 @@ impl TestRecord {
             bars("members-error", "Error of the members", "%", |scores| 100.0 * scores.error),
             bars("members-nll", "NLL of the members", "nats", |scores| scores.nll),
         ];
-        let draft =
-            draft.add(|page| page.section("Members").table(&SCORES, &rows)).figures(figures);
+        let draft = draft.add(|page| table.onto(page.section("Members"))).figures(figures);
         let Some(diversity) = &self.diversity else { return draft };
-        let share = percent(diversity.disagreement_share);
+        let share = digits.error(diversity.disagreement_share);
         let facts = [
-            ("KL between members", format!("{:.4}", diversity.kl), "nats".to_owned()),
-            ("Cosine", format!("{:.4}", diversity.cosine), String::new()),
+            (
+                "KL between members",
+                format!("{:.*}", digits.nll + 1, diversity.kl),
+                "nats".to_owned(),
+            ),
+            ("Cosine", format!("{:.*}", digits.nll + 1, diversity.cosine), String::new()),
             (
                 "Disagreement",
-                format!("{:.3}", diversity.disagreement),
+                format!("{:.2}", diversity.disagreement),
                 format!("× the error; on {share} of the images"),
             ),
         ];
@@ -242,6 +306,20 @@ impl TestRecord {
 
 pub(super) fn series(name: &str, bins: &[ReliabilityBin]) -> Series {
     Series::new(name, bins.iter().map(|bin| (bin.confidence, bin.accuracy)).collect())
+}
+
+/// The same line with the number of images at every point.
+pub(super) fn counted(series: Series, bins: &[ReliabilityBin]) -> Series {
+    Series { notes: bins.iter().map(|bin| short_count(bin.samples)).collect(), ..series }
+}
+
+/// `87`, `4.3k`, `120k`
+fn short_count(images: usize) -> String {
+    match images {
+        0..1_000 => images.to_string(),
+        1_000..10_000 => format!("{:.1}k", images as f64 / 1e3),
+        _ => format!("{:.0}k", images as f64 / 1e3),
+    }
 }
 
 /// The reliability diagram.

@@ -1,10 +1,10 @@
 //! The page of several evaluations beside each other.
 
-use omma_report::{Bars, Better, Dot, Lines, Page, Scatter, Series};
+use omma_report::{Bars, Better, Dot, Lines, Mark, Page, Scatter, Series};
 
 use super::{Report, file_name};
 use crate::{
-    compare::{Comparison, Gain, Grid, Row, Table},
+    compare::{Comparison, Gain, Grid, Row, Table, factor},
     metrics::Estimate,
 };
 
@@ -13,8 +13,9 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
     let mut figures = fronts(comparison);
     let mut page = with_table(
         Page::new(title, about).section("Systems").text(
-            "Means over seeds, with their standard errors. Less is better; KL says how much the members \
-             of an ensemble differ.",
+            "Means over seeds, with their standard errors; of a single run, with 95 % intervals by a bootstrap \
+             over its images. Less is better, and ★ is the best of a column; KL says how much the members of \
+             an ensemble differ.",
         ),
         &comparison.systems_table(),
     );
@@ -29,17 +30,22 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
     }
     page = page
         .section("Quality against cost")
-        .text("What no other system beats at its cost is on the dashed front.")
+        .text(
+            "What no other system beats at its cost is on the dashed front. A square is around the baseline, a \
+             ring around the best.",
+        )
         .figures(figures.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
     if let Some(table) = comparison.gains_table() {
         let gains = gain_figure(comparison);
         let text = format!(
-            "Percent less than {}. Shifted NLL is that on corrupted images (paper 000, Table 24).",
+            "Percent less than {0}; a factor such as 3.2× is so many times as much as {0}. Shifted NLL is that \
+             on corrupted images (paper 000, Table 24).",
             comparison.baseline
         );
         page = with_table(page.section("Gains").text(&text), &table).figures([gains.1.clone()]);
         figures.push(gains);
     }
+    page = paired(page, comparison);
     if let Some(grid) = &comparison.grid {
         let lines = grid_figures(grid);
         page = page
@@ -52,7 +58,26 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
             .figures(lines.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
         figures.extend(lines);
     }
+    if !comparison.notes.is_empty() {
+        let page_with = page.section("Not compared");
+        page = comparison.notes.iter().fold(page_with, |page, note| page.text(note));
+    }
     Report { html: page.html(), figures }
+}
+
+/// Which systems can be told from the baseline.
+fn paired(page: Page, comparison: &Comparison) -> Page {
+    let verdicts = comparison.verdicts();
+    if verdicts.is_empty() {
+        return page;
+    }
+    let text = "The same images, one by one, so that what is hard for all does not count: the system's number \
+                less the baseline's, with a 95 % interval by a bootstrap over the images. Seeds are paired in their \
+                order and drawn as well; McNemar's exact test asks whether more images are right by one system \
+                alone than by the other, and of several seeds it is twice the median p-value.";
+    let page = page.section("Told apart?").text(text);
+    let page = verdicts.iter().fold(page, |page, verdict| page.text(&format!("{verdict}.")));
+    comparison.paired_table().iter().fold(page, with_table)
 }
 
 fn with_table(page: Page, table: &Table) -> Page {
@@ -62,9 +87,17 @@ fn with_table(page: Page, table: &Table) -> Page {
 
 fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
     let front = |name: &str, title: &str, y_label: &str, of: &dyn Fn(&Row) -> Option<Estimate>| {
+        let values = || comparison.rows.iter().filter_map(|row| Some(of(row)?.mean));
+        let best = values().reduce(f64::min).filter(|_| values().count() > 1);
         let dot = |row: &Row| {
             let value = of(row)?;
+            let several = comparison.rows.len() > 1;
+            let marks = [
+                (several && row.label == comparison.baseline).then_some(Mark::Baseline),
+                (best == Some(value.mean)).then_some(Mark::Best),
+            ];
             Some(Dot {
+                marks: marks.into_iter().flatten().collect(),
                 label: row.label.clone(),
                 x: row.cost.training_flops as f64 / 1e6,
                 y: value.mean,
@@ -88,6 +121,7 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
                 x_label: "training MFLOPs per image".to_owned(),
                 y_label: y_label.to_owned(),
                 groups,
+                log_x: spans(comparison.rows.iter().map(|row| row.cost.training_flops)),
                 pareto: Some((Better::Low, Better::Low)),
                 ..Scatter::default()
             };
@@ -125,6 +159,12 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
     figures
 }
 
+/// Whether costs are so far apart that only a logarithmic axis shows all of them: by about a decade.
+fn spans(flops: impl Iterator<Item = u64> + Clone) -> bool {
+    let (low, high) = (flops.clone().min().unwrap_or(0), flops.max().unwrap_or(0));
+    low > 0 && high / low >= 8
+}
+
 fn gain_figure(comparison: &Comparison) -> (String, String) {
     let of = |value: fn(&Gain) -> Option<f64>| {
         comparison.gains.iter().map(|gain| value(gain).unwrap_or(f64::NAN)).collect::<Vec<f64>>()
@@ -134,13 +174,23 @@ fn gain_figure(comparison: &Comparison) -> (String, String) {
     if comparison.gains.iter().any(|gain| gain.shift_nll.is_some()) {
         groups.insert(1, ("shifted NLL".to_owned(), of(|gain| gain.shift_nll)));
     }
+    // Percentages of what is many times as much would hide all others.
+    let as_factors =
+        groups.iter().flat_map(|(_, values)| values).any(|gain| factor(*gain).is_some());
+    if as_factors {
+        let values = groups.iter_mut().flat_map(|(_, values)| values);
+        values.for_each(|gain| *gain = 1.0 - *gain / 100.0);
+    }
     let bars = Bars {
-        title: format!("Gains over {}", comparison.baseline),
+        title: match as_factors {
+            true => format!("Times as much as {}", comparison.baseline),
+            false => format!("Gains over {}", comparison.baseline),
+        },
         x_label: String::new(),
-        y_label: "% less".to_owned(),
+        y_label: if as_factors { "times" } else { "% less" }.to_owned(),
         labels: comparison.gains.iter().map(|gain| gain.label.clone()).collect(),
         groups,
-        reference: None,
+        reference: as_factors.then(|| (comparison.baseline.clone(), 1.0)),
     };
     ("gains".to_owned(), bars.svg())
 }
@@ -169,6 +219,7 @@ fn grid_figures(grid: &Grid) -> Vec<(String, String)> {
             x_label: "experts per token, K".to_owned(),
             y_label: y_label.to_owned(),
             series: series.collect(),
+            log_y: name == "grid-flops" && spans(grid.cells.iter().map(|cell| cell.flops)),
             ..Lines::default()
         };
         (name.to_owned(), figure.svg())

@@ -5,8 +5,20 @@ use std::{fs, path::Path};
 use omma_base::files::write_atomically;
 use serde::Serialize;
 
-use super::Report;
-use crate::error::{EvalError, Result};
+use super::{Report, evaluation_page};
+use crate::{
+    error::{EvalError, Result},
+    protocols::{Evaluation, ImageResults},
+};
+
+/// Writes an evaluation into a folder of its own: `images.safetensors`, `eval.html`, `figures/*.svg`, and
+/// `eval.json` last, which says which `images.safetensors` is its own.
+pub fn write_evaluation(folder: &Path, evaluation: &mut Evaluation) -> Result<()> {
+    if let ImageResults::Whole(outcomes) = &evaluation.images {
+        evaluation.images_seal = Some(outcomes.write(folder)?);
+    }
+    write_report(folder, "eval", &evaluation_page(evaluation), evaluation)
+}
 
 /// Writes `NAME.html`, `NAME.json` and `figures/*.svg` into a folder. Every file appears whole or not at
 /// all, and the record comes last: where it is, everything is.

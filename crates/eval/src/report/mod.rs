@@ -9,8 +9,15 @@ mod files;
 
 use omma_report::Page;
 
-pub use self::{comparison::comparison_page, evaluation::evaluation_page, files::write_report};
-use crate::summary::Summary;
+pub use self::{
+    comparison::comparison_page,
+    evaluation::evaluation_page,
+    files::{write_evaluation, write_report},
+};
+use crate::{
+    digits::{Digits, Scored},
+    summary::{Summary, SummaryIntervals},
+};
 
 /// A page and its figures, each a document of its own.
 #[derive(Debug, Clone)]
@@ -54,17 +61,55 @@ impl Draft {
 /// A title, a value and a note.
 pub(crate) type Fact = (&'static str, String, String);
 
-/// The header of a table of [`score_row`]s.
-pub(crate) const SCORES: [&str; 5] = ["", "error", "NLL", "Brier", "ECE"];
-
-pub(crate) fn score_row(name: &str, scores: &Summary) -> Vec<String> {
-    let Summary { error, nll, brier, ece } = *scores;
-    let nll = format!("{nll:.4}");
-    vec![name.to_owned(), percent(error), nll, format!("{brier:.4}"), percent(ece)]
+/// A table of scores, with their intervals where these are known.
+pub(crate) struct ScoreTable {
+    digits: Digits,
+    top5: bool,
+    rows: Vec<Vec<String>>,
 }
 
-pub(crate) fn percent(share: f64) -> String {
-    format!("{:.2} %", 100.0 * share)
+impl ScoreTable {
+    /// - `first`: of the rows to come, which all have a top-5 error or none
+    pub(crate) fn new(digits: Digits, first: &Summary) -> Self {
+        Self { digits, top5: first.top5_error.is_some(), rows: Vec::new() }
+    }
+
+    pub(crate) fn row(
+        mut self,
+        name: &str,
+        scores: &Summary,
+        intervals: Option<&SummaryIntervals>,
+    ) -> Self {
+        self.rows.push(self.cells(name, scores, intervals));
+        self
+    }
+
+    /// A row by itself.
+    pub(crate) fn cells(
+        &self,
+        name: &str,
+        scores: &Summary,
+        intervals: Option<&SummaryIntervals>,
+    ) -> Vec<String> {
+        let values = self.digits.scores(scores);
+        let top5_error = values.top5_error.clone().or(self.top5.then(|| "—".to_owned()));
+        let mut values = Scored { top5_error: top5_error.filter(|_| self.top5), ..values }.cells();
+        if let Some(intervals) = intervals {
+            let ranges = self.digits.intervals(intervals).cells();
+            let both = values.iter_mut().zip(ranges).filter(|(value, _)| *value != "—");
+            both.for_each(|(value, range)| *value += &format!(" ({range})"));
+        }
+        std::iter::once(name.to_owned()).chain(values).collect()
+    }
+
+    pub(crate) fn header(&self) -> Vec<&'static str> {
+        let top5 = self.top5.then_some("top-5 error");
+        ["", "error"].into_iter().chain(top5).chain(["NLL", "Brier", "ECE"]).collect()
+    }
+
+    pub(crate) fn onto(self, page: Page) -> Page {
+        page.table(&self.header(), &self.rows)
+    }
 }
 
 /// Letters, digits and dashes.

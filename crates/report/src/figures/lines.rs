@@ -2,8 +2,8 @@
 
 use crate::axis::{Axis, Scale};
 use crate::chart::{Bottom, Chart, EMPTY, Entry, Key, Stroke, Words, hover, path};
-use crate::svg::{Colour, Px, Svg};
-use crate::text::number;
+use crate::svg::{Anchor, Colour, Px, SMALL, Svg};
+use crate::text::{number, width};
 use crate::thin::{MOST, thin};
 
 /// A series this short shows its points and their error bars; a longer one, a line and a band.
@@ -30,6 +30,8 @@ pub struct Series {
     pub dashed: bool,
     /// Whether each value holds until the next point.
     pub steps: bool,
+    /// What is written at every point of a short series, such as how much it stands for.
+    pub notes: Vec<String>,
 }
 
 impl Series {
@@ -112,6 +114,9 @@ impl Lines {
             self.line(&mut chart, i, points);
         }
         chart.close_area();
+        for (one, points) in self.series.iter().zip(&shown) {
+            notes(&mut chart, one, points);
+        }
         chart.finish()
     }
 
@@ -199,6 +204,29 @@ impl Lines {
     }
 }
 
+/// Writes what belongs to the points, each above its point, or below it where that is taken.
+fn notes(chart: &mut Chart, series: &Series, points: &[Point]) {
+    // Points that cannot be shown would put notes at others.
+    if points.len() > FEW || points.len() != series.notes.len() {
+        return;
+    }
+    let mut taken: Vec<(f64, f64, f64)> = Vec::new();
+    for (at, note) in points.iter().zip(&series.notes) {
+        let (x, y, half) = (chart.x(at.x), chart.y(at.y), width(note, SMALL) / 2.0);
+        let x = x.clamp(chart.left + half, chart.left + chart.width - half);
+        let free = |place: &f64| {
+            let apart = |(other, height, reach): &(f64, f64, f64)| {
+                (x - other).abs() > half + reach + 2.0 || (place - height).abs() > 11.0
+            };
+            (chart.top..chart.floor()).contains(place) && taken.iter().all(apart)
+        };
+        let choices = [y - 8.0, y + 17.0, y - 20.0, y + 29.0];
+        let place = choices.into_iter().find(free).unwrap_or(choices[0].max(chart.top + 9.0));
+        taken.push((x, place, half));
+        chart.svg.text_over(x, place, Anchor::Middle, note);
+    }
+}
+
 /// The dashes of a line; once colours repeat, dots tell the lines apart.
 fn stroke(i: usize, dashed: bool) -> Stroke {
     match (dashed, i >= Colour::SERIES) {
@@ -255,6 +283,15 @@ mod tests {
         let svg = Lines { series: vec![Series::new("loss", points)], ..Lines::default() }.svg();
         assert_eq!(svg.matches("<circle").count(), 2);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn every_point_of_a_short_series_has_its_note() {
+        let points: Vec<(f64, f64)> = (0..15).map(|i| (f64::from(i) / 15.0, 0.9)).collect();
+        let notes: Vec<String> = (0..15).map(|i| format!("n{i}")).collect();
+        let series = Series { notes, ..Series::new("bins", points) };
+        let svg = Lines { series: vec![series], ..Lines::default() }.svg();
+        assert!((0..15).all(|i| svg.contains(&format!(">n{i}</text>"))), "{svg}");
     }
 
     #[test]

@@ -10,4 +10,4 @@ pub use bars::Bars;
 pub use heat_map::HeatMap;
 pub use histogram::Histogram;
 pub use lines::{Lines, Series};
-pub use scatter::{Better, Dot, Scatter};
+pub use scatter::{Better, Dot, Mark, Scatter};

@@ -27,6 +27,33 @@ impl Better {
     }
 }
 
+/// What a point is among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// What the others are measured by; a square around it.
+    Baseline,
+    /// The best of them; a ring around it.
+    Best,
+}
+
+impl Mark {
+    const ALL: [Self; 2] = [Self::Baseline, Self::Best];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::Best => "best",
+        }
+    }
+
+    fn key(self) -> Key {
+        match self {
+            Self::Baseline => Key::Square,
+            Self::Best => Key::Ring,
+        }
+    }
+}
+
 /// One point.
 #[derive(Debug, Clone, Default)]
 pub struct Dot {
@@ -40,6 +67,8 @@ pub struct Dot {
     pub x_error: Option<f64>,
     /// How far it may be off up and down.
     pub y_error: Option<f64>,
+    /// What it is among the others.
+    pub marks: Vec<Mark>,
 }
 
 /// Named points over two axes.
@@ -123,7 +152,14 @@ impl Scatter {
             colour: Colour::Muted,
             key: Key::Line(Stroke::Dashed),
         });
-        groups.chain(front).collect()
+        let dots = self.dots();
+        let marked = |mark: &Mark| dots.iter().any(|(_, dot)| dot.marks.contains(mark));
+        let marks = Mark::ALL.into_iter().filter(marked).map(|mark| Entry {
+            name: mark.name().to_owned(),
+            colour: Colour::Ink,
+            key: mark.key(),
+        });
+        groups.chain(front).chain(marks).collect()
     }
 }
 
@@ -183,6 +219,9 @@ fn draw(chart: &mut Chart, group: usize, dot: &Dot) {
             Px(y)
         ));
         text += &format!(" ± {}", number(error));
+    }
+    for mark in &dot.marks {
+        chart.svg.outline(mark.key() == Key::Square, (x, y), RADIUS + 3.5);
     }
     text += &format!(", {}", number(dot.y));
     if let Some(error) = error(dot.y_error) {
@@ -278,6 +317,20 @@ mod tests {
         let svg = Scatter { groups, ..Scatter::default() }.svg();
         assert_eq!(svg.matches("<circle").count(), 9);
         assert!(svg.matches(">m</text>").count() <= 2 * 8);
+    }
+
+    #[test]
+    fn the_baseline_and_the_best_are_marked_and_explained() {
+        let mut dots = dots(&[(1.0, 1.0), (2.0, 0.5)]);
+        dots[0].marks = vec![Mark::Baseline];
+        dots[1].marks = vec![Mark::Best];
+        let figure =
+            |dots| Scatter { groups: vec![("all".to_owned(), dots)], ..Scatter::default() };
+        let svg = figure(dots.clone()).svg();
+        assert!(svg.contains(">baseline</text>") && svg.contains(">best</text>"));
+        assert_eq!(svg.matches("stroke-width=\"1.6\"").count(), 4, "two points, two keys: {svg}");
+        dots.iter_mut().for_each(|dot| dot.marks.clear());
+        assert!(!figure(dots).svg().contains("stroke-width=\"1.6\""));
     }
 
     #[test]
