@@ -9,6 +9,7 @@
 //! | `summary.rs` | the four scores and the bins behind one of them, as records |
 //! | `protocols/` | one file per question that is asked of a system, with its record and its part of the page |
 //! | `confusion.rs`, `examples.rs` | which classes are taken for which; single predictions, to be shown |
+//! | `gallery/` | pictures for a page: predictions, the worst corruption, what experts take |
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
 //! | `predict.rs` | single images |
@@ -29,6 +30,7 @@ pub mod routing;
 mod confusion;
 mod error;
 mod examples;
+mod gallery;
 mod inputs;
 mod predict;
 mod protocols;
@@ -40,6 +42,7 @@ mod tally;
 pub use confusion::Confusion;
 pub use error::{EvalError, Result};
 pub use examples::{Example, Examples};
+pub use gallery::{Experts, Gallery};
 pub use inputs::{images_of, pixels_for};
 pub use predict::{Guess, Prediction, predict};
 pub use protocols::{

@@ -10,7 +10,7 @@ use omma_data::{Split, corrupt::Corruption, formats::CorruptedSet};
 use omma_eval::{
     BinKind, Binning, Corrupted, Evaluation, Images, OodPositive, OodProtocol, OodScore, Protocol,
     ShiftProtocol, Summary, evaluate,
-    report::{evaluation_page, write_report},
+    report::{evaluation_page_with, write_report},
 };
 
 use crate::{
@@ -241,11 +241,12 @@ impl Eval {
             },
             batch: self.batch.into(),
         };
-        let evaluation = evaluate(&system, &protocol, watch).inspect_err(|_| {
+        let (evaluation, gallery) = evaluate(&system, &protocol, watch).inspect_err(|_| {
             // Only folders that are still empty go.
             let _ = std::fs::remove_dir(&figures).and_then(|()| std::fs::remove_dir(&folder));
         })?;
-        write_report(&folder, "eval", &evaluation_page(&evaluation), &evaluation)?;
+        let page = evaluation_page_with(&evaluation, &gallery);
+        write_report(&folder, "eval", &page, &evaluation)?;
         Ok((evaluation, folder))
     }
 

@@ -29,6 +29,7 @@ use self::{
 };
 use crate::{
     error::Result,
+    gallery::{Experts, Gallery, worst_corruption},
     stream::{Images, Watcher},
     summary::Binning,
     system::{JudgedClasses, System, SystemCost, SystemKind},
@@ -102,12 +103,12 @@ impl Evaluation {
     }
 }
 
-/// Judges a system.
+/// Judges a system: what is found, and pictures of it.
 pub fn evaluate(
     system: &System,
     protocol: &Protocol,
     watcher: &mut dyn Watcher,
-) -> Result<Evaluation> {
+) -> Result<(Evaluation, Gallery)> {
     let &Protocol { binning, batch, .. } = protocol;
     let classes = protocol.test.data.classes();
     // Before a temperature takes its time.
@@ -118,7 +119,9 @@ pub fn evaluate(
     };
     let asked = TestProtocol { binning, batch };
     let mut in_distribution = Vec::new();
-    let test = Test::observed(system, &protocol.test, asked, watcher, |seen| {
+    let mut experts = Experts::of(system, protocol.test.data.len());
+    let watching = Some(&mut experts);
+    let test = Test::observed(system, &protocol.test, asked, watcher, watching, |seen| {
         if let Some(scaled) = &mut scaled {
             scaled.add(seen.logits, seen.label);
         }
@@ -131,7 +134,12 @@ pub fn evaluate(
         Some(corruptions) => Some(shift(system, &protocol.test, corruptions, asked, watcher)?),
         None => None,
     };
-    Ok(Evaluation {
+    let worst = match (&protocol.shift, &shift) {
+        (Some(asked), Some(found)) => worst_corruption(system, &protocol.test, asked, found)?,
+        _ => None,
+    };
+    let gallery = Gallery::of(&test, &experts, &protocol.test, system.pixels().resolution);
+    let evaluation = Evaluation {
         label: protocol.label.clone(),
         fingerprint: protocol.fingerprint.clone(),
         kind: system.kind(),
@@ -147,5 +155,6 @@ pub fn evaluate(
         ood_positive: protocol.ood.positive,
         cost: system.cost()?,
         peak_rss_bytes: omma_base::memory::peak(),
-    })
+    };
+    Ok((evaluation, gallery.with_corruption(worst)))
 }

@@ -186,7 +186,7 @@ pub(super) fn shift(
 }
 
 /// `fog`, `jpeg compression`
-fn words(name: &str) -> String {
+pub(crate) fn words(name: &str) -> String {
     name.replace('_', " ")
 }
 

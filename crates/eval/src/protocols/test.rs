@@ -9,6 +9,7 @@ use crate::{
     confusion::Confusion,
     error::Result,
     examples::{Example, Examples},
+    gallery::Experts,
     metrics::largest,
     report::{Draft, Fact, Figure, SCORES, percent, score_row},
     routing::{LayerHealth, RoutingTally},
@@ -80,7 +81,19 @@ impl Test {
         protocol: TestProtocol,
         watcher: &mut dyn Watcher,
     ) -> Result<Self> {
-        Self::observed(system, images, protocol, watcher, |_| {})
+        Self::observed(system, images, protocol, watcher, None, |_| {})
+    }
+
+    /// The same, and what the models' experts took.
+    pub fn run_with_experts(
+        system: &System,
+        images: &Images,
+        protocol: TestProtocol,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(Self, Experts)> {
+        let mut experts = Experts::of(system, images.data.len());
+        let test = Self::observed(system, images, protocol, watcher, Some(&mut experts), |_| {})?;
+        Ok((test, experts))
     }
 
     /// The same, with every image shown to an observer as well.
@@ -89,6 +102,7 @@ impl Test {
         images: &Images,
         protocol: TestProtocol,
         watcher: &mut dyn Watcher,
+        mut experts: Option<&mut Experts>,
         mut observe: impl FnMut(Seen),
     ) -> Result<Self> {
         let classes = images.data.classes().len();
@@ -101,6 +115,9 @@ impl Test {
         images.outputs(system, protocol.batch, watcher, |batch, outputs| {
             for (tally, routings) in routing.iter_mut().zip(&outputs.routings) {
                 tally.add(RoutingTally::of(routings));
+            }
+            if let Some(experts) = &mut experts {
+                experts.add(batch, &outputs.routings);
             }
             for (image, (label, index)) in batch.labels().iter().zip(&batch.indices).enumerate() {
                 let logits: Vec<&[f32]> = outputs.of_image(image).collect();
