@@ -84,8 +84,8 @@ impl Page {
             let (width, height) = picture.size();
             let coarse = if picture.is_coarse() { r#" class="coarse""# } else { "" };
             let (class, mark) = match good {
-                Some(true) => (r#" class="good""#, r#"<span title="right">✓</span> "#),
-                Some(false) => (r#" class="bad""#, r#"<span title="wrong">✗</span> "#),
+                Some(true) => (r#" class="good""#, r#"<span title="right">✓</span> "#),
+                Some(false) => (r#" class="bad""#, r#"<span title="wrong">✗</span> "#),
                 None => ("", ""),
             };
             let (alt, caption) = (escape(&alt), escape(&caption));

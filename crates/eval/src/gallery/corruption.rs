@@ -7,7 +7,7 @@ use omma_data::{
 };
 use omma_report::{PictureCard, PictureRow};
 
-use super::thumbnails::thumbnail;
+use super::{predictions::sure, thumbnails::thumbnail};
 use crate::{
     error::Result,
     predict::{Guess, predict},
@@ -105,7 +105,7 @@ fn row(
             alt: format!("{label}, {form}, taken for {}", guess.class),
             caption: guess.class.clone(),
             good: Some(guess.class == label),
-            detail: format!("{form}\nconfidence {:.0} %", 100.0 * guess.probability),
+            detail: format!("{form}\n{}", sure(guess.probability)),
         }
     });
     PictureRow { detail: String::new(), cards: cards.collect(), title: label }

@@ -15,13 +15,13 @@ use super::{
 /// Classes of a heat map; of more, those whose tokens are spread least like everybody's.
 const MOST_CLASSES: usize = 20;
 /// Strips of patches on a page, in all layers together.
-const MOST_STRIPS: usize = 192;
+const MOST_STRIPS: usize = 128;
 /// A layer has so many at least.
 const FEWEST_STRIPS: usize = 4;
 /// A patch is drawn between so many pixels a side, a whole image by the larger number.
 const SIDES: (usize, usize) = (16, 24);
 /// Between two patches.
-const GAP: usize = 1;
+const GAP: usize = 2;
 const GREY: [u8; 3] = [128; 3];
 
 /// What experts take.
@@ -306,8 +306,8 @@ mod tests {
         let cut = Cut((0..3).map(|place| (key(&model, 5, place), colour(place))).collect());
         let patch = |place| Patch { index: 5, place, gate: 1.0 };
         let strip = cut.strip(&model, &[patch(2), patch(0)]).unwrap();
-        assert_eq!((strip.width, strip.height), (8 * 17 - 1, 16));
-        assert_eq!([strip.at(0, 0), strip.at(16, 0), strip.at(17, 15)], [[2; 3], GREY, [0; 3]]);
+        assert_eq!((strip.width, strip.height), (8 * 18 - 2, 16));
+        assert_eq!([strip.at(0, 0), strip.at(17, 0), strip.at(18, 15)], [[2; 3], GREY, [0; 3]]);
         assert_eq!(cut.strip(&model, &[patch(9)]), None);
     }
 

@@ -83,6 +83,11 @@ fn most_confused(confusion: &Confusion) -> Vec<(usize, usize, u64)> {
     pairs
 }
 
+/// A confidence in few words, as there is little room below a picture.
+pub(super) fn sure(confidence: f64) -> String {
+    format!("{:.0}\u{a0}% sure", 100.0 * confidence)
+}
+
 /// Who makes cards.
 struct Show<'a> {
     data: &'a dyn Dataset,
@@ -104,7 +109,7 @@ impl Show<'_> {
     ) -> Vec<PictureCard> {
         let card = |example: &Example| {
             let (label, predicted) = (self.name(example.label), self.name(example.predicted));
-            let confidence = format!("confidence {:.0} %", 100.0 * example.confidence);
+            let confidence = sure(example.confidence);
             let detail = match labelled && !example.is_right() {
                 true => format!("it is {label}\n{confidence}"),
                 false => confidence,
@@ -157,10 +162,10 @@ mod tests {
         let gone = Example { index: 99, ..right };
         let cards = show.cards(&[right, wrong, gone], true);
         let [right, wrong] = cards.as_slice() else { panic!("two cards, not {}", cards.len()) };
-        assert_eq!((right.good, right.detail.as_str()), (Some(true), "confidence 50 %"));
+        assert_eq!((right.good, right.detail.as_str()), (Some(true), "50\u{a0}% sure"));
         let [circle, _, triangle] = &world.classes()[..3] else { panic!("three classes") };
         assert_eq!((wrong.good, &wrong.caption), (Some(false), circle));
-        assert_eq!(wrong.detail, format!("it is {triangle}\nconfidence 97 %"));
+        assert_eq!(wrong.detail, format!("it is {triangle}\n97\u{a0}% sure"));
         assert_eq!(wrong.alt, format!("test image of {triangle}, taken for {circle}"));
         assert!(wrong.picture.size().0 <= 96);
     }

@@ -7,7 +7,7 @@ use omma_report::Thumbnail;
 /// Longest sides, the first of which is taken unless that is too much to hold.
 const SIDES: [usize; 3] = [96, 64, 48];
 /// What a picture may take. A page has at most some 170 of them, so that it stays below 1.5 MB.
-const MOST_BYTES: usize = 4608;
+const MOST_BYTES: usize = 4096;
 
 /// What a model sees of a picture, at most 96 pixels a side: the middle of it, with the aspect of `shape`.
 pub(super) fn thumbnail(picture: &Picture, shape: Resolution) -> Thumbnail {

@@ -17,7 +17,7 @@ pub(super) fn predictions(draft: Draft, gallery: &Gallery) -> Draft {
         return draft;
     }
     let text = "Test images with what the model says of them: the class that it holds for likeliest, whether that \
-                is right, and how likely it is held to be. Images are cut to what the model sees.";
+                is right, and how sure of it the model is. Images are cut to what the model sees.";
     draft.add(|mut page| {
         page = page.section("Predictions").text(text);
         if !pictures.mistakes.is_empty() {
@@ -60,8 +60,8 @@ pub(super) fn predictions(draft: Draft, gallery: &Gallery) -> Draft {
 pub(super) fn corruption(draft: Draft, gallery: &Gallery) -> Draft {
     let Some(CorruptionPictures { name, error, rows }) = &gallery.corruption else { return draft };
     let text = format!(
-        "Under {name} the model is wrong most often, by {:.0} % over all severities. Test images as they are and \
-         under it, with what the model says of each.",
+        "Under {name} the model is wrong most often: {:.0} % of the images of all severities. Test images as they \
+         are and under it, with what the model says of each.",
         100.0 * error
     );
     draft.add(|page| {
