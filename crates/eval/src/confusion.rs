@@ -51,6 +51,12 @@ impl Confusion {
         self.counts.get(&(label, predicted)).copied().unwrap_or(0)
     }
 
+    /// Label, predicted class and number of images, of all mistakes.
+    pub(crate) fn mistakes(&self) -> impl Iterator<Item = (usize, usize, u64)> {
+        let wrong = self.counts.iter().filter(|((label, predicted), _)| label != predicted);
+        wrong.map(|((label, predicted), count)| (*label, *predicted, *count))
+    }
+
     /// `[classes]`: the error of every class; nothing for one without images.
     pub(crate) fn class_errors(&self, classes: usize) -> Vec<Option<f64>> {
         let mut seen = vec![(0, 0); classes];

@@ -1,15 +1,15 @@
-//! Single predictions, to be shown.
+//! Single predictions, to be shown. Indices are kept alone; pictures are read again for the page.
 
-use omma_base::Resolution;
-use omma_data::Dataset;
-use omma_report::{PictureCard, png};
+use std::collections::BTreeMap;
 
-use crate::error::Result;
-
-/// Examples of each kind that are kept.
+/// The surest mistakes and the least sure predictions that are kept.
 const KEPT: usize = 12;
-/// Larger images are made smaller for a page.
-const LARGEST_PICTURE: usize = 128;
+/// Images of every class.
+const OF_CLASS: usize = 8;
+/// Images of every pair of classes that are taken for each other.
+const OF_PAIR: usize = 4;
+/// Pairs that examples are kept of. Those that happen often come early.
+const MOST_PAIRS: usize = 10_000;
 
 /// One prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,93 +31,96 @@ impl Example {
     }
 }
 
-/// A few right and a few wrong predictions.
+/// A few predictions of every kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Examples {
-    /// The first ones.
-    pub right: Vec<Example>,
-    /// Those of the highest confidence, the highest first.
+    /// Mistakes of the highest confidence, the highest first.
     pub wrong: Vec<Example>,
+    /// Predictions of the lowest confidence, right and wrong, the lowest first.
+    pub unsure: Vec<Example>,
+    /// By class, its first images.
+    pub by_class: BTreeMap<usize, Vec<Example>>,
+    /// By label and predicted class, the mistakes of the highest confidence, the highest first.
+    pub confused: BTreeMap<(usize, usize), Vec<Example>>,
 }
 
 impl Examples {
     pub(crate) fn add(&mut self, example: Example) {
+        let surer = |other: &Example| other.confidence >= example.confidence;
+        keep(&mut self.unsure, example, KEPT, |other| other.confidence <= example.confidence);
+        let of_class = self.by_class.entry(example.label).or_default();
+        if of_class.len() < OF_CLASS {
+            of_class.push(example);
+        }
         if example.is_right() {
-            if self.right.len() < KEPT {
-                self.right.push(example);
-            }
             return;
         }
-        let place = self.wrong.partition_point(|other| other.confidence >= example.confidence);
-        if place < KEPT {
-            self.wrong.insert(place, example);
-            self.wrong.truncate(KEPT);
+        keep(&mut self.wrong, example, KEPT, surer);
+        let (pair, pairs) = ((example.label, example.predicted), self.confused.len());
+        if pairs < MOST_PAIRS || self.confused.contains_key(&pair) {
+            keep(self.confused.entry(pair).or_default(), example, OF_PAIR, surer);
         }
     }
+}
 
-    /// Cards for a page: right predictions, then wrong ones.
-    ///
-    /// - `data`: what the predictions are about
-    pub fn cards(&self, data: &dyn Dataset) -> Result<Vec<PictureCard>> {
-        let name = |class: usize| data.classes().get(class).cloned().unwrap_or_default();
-        let card = |example: &Example| {
-            let picture = data.get(example.index)?.picture;
-            let picture = match picture.width.max(picture.height) > LARGEST_PICTURE {
-                true => picture.centre_crop(Resolution::square(LARGEST_PICTURE), 1.0),
-                false => picture,
-            };
-            let label = match example.is_right() {
-                true => String::new(),
-                false => format!("it is {}, ", name(example.label)),
-            };
-            Ok(PictureCard {
-                png: png(&picture.pixels, picture.width as u32, picture.height as u32),
-                caption: name(example.predicted),
-                good: Some(example.is_right()),
-                detail: format!("{label}confidence {:.0} %", 100.0 * example.confidence),
-            })
-        };
-        self.right.iter().chain(&self.wrong).map(card).collect()
+/// Puts an example behind those that come before it, if it is among the first `most`.
+fn keep(
+    kept: &mut Vec<Example>,
+    example: Example,
+    most: usize,
+    comes_before: impl Fn(&Example) -> bool,
+) {
+    let place = kept.partition_point(comes_before);
+    if place < most {
+        kept.insert(place, example);
+        kept.truncate(most);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use omma_data::{
-        Split,
-        world::{Variant, World},
-    };
-
     use super::*;
 
+    fn indices(kept: &[Example]) -> Vec<usize> {
+        kept.iter().map(|example| example.index).collect()
+    }
+
     #[test]
-    fn the_first_right_and_the_most_confident_wrong_ones_are_kept() {
+    fn the_surest_mistakes_and_the_least_sure_predictions_are_kept() {
         let mut examples = Examples::default();
         for index in 0..40 {
             // Right ones come first; the confidence of wrong ones rises and falls.
             let confidence = f64::from(20 - (index as i32 - 30).abs()) / 20.0;
             examples.add(Example { index, label: 0, predicted: index / 20, confidence });
         }
-        let indices = |kept: &[Example]| kept.iter().map(|e| e.index).collect::<Vec<_>>();
-        assert_eq!(indices(&examples.right), (0..12).collect::<Vec<_>>());
         assert_eq!(indices(&examples.wrong)[..5], [30, 29, 31, 28, 32], "the highest first");
         assert_eq!(examples.wrong.len(), 12);
         assert!(examples.wrong.iter().all(|example| example.confidence >= 0.7));
+        assert_eq!(indices(&examples.unsure)[..3], [0, 1, 2], "the lowest first, right ones too");
+        assert_eq!(examples.unsure.len(), 12);
     }
 
     #[test]
-    fn cards_name_both_classes_of_a_mistake() {
-        let world = World::new(3, Resolution::square(200), 4, Split::Test, Variant::Usual);
+    fn every_class_and_every_pair_has_a_few() {
         let mut examples = Examples::default();
-        examples.add(Example { index: 1, label: 2, predicted: 0, confidence: 0.97 });
-        examples.add(Example { index: 3, label: 0, predicted: 0, confidence: 0.5 });
-        let cards = examples.cards(&world).unwrap();
-        let [right, wrong] = cards.as_slice() else { panic!("two cards, not {}", cards.len()) };
-        assert_eq!((right.good, right.detail.as_str()), (Some(true), "confidence 50 %"));
-        let [circle, _, triangle] = &world.classes()[..3] else { panic!("three classes") };
-        assert_eq!((wrong.good, &wrong.caption), (Some(false), circle));
-        assert_eq!(wrong.detail, format!("it is {triangle}, confidence 97 %"));
-        // 128 pixels a side are as wide as a card of 200 may be: bytes 16 to 20 of a PNG.
-        assert_eq!(wrong.png[16..20], 128_u32.to_be_bytes());
+        for index in 0..30 {
+            let (label, predicted) = (index % 2, usize::from(index % 3 == 0));
+            let confidence = index as f64 / 30.0;
+            examples.add(Example { index, label, predicted, confidence });
+        }
+        assert_eq!(indices(&examples.by_class[&1]), [1, 3, 5, 7, 9, 11, 13, 15], "the first ones");
+        assert_eq!(indices(&examples.confused[&(0, 1)]), [24, 18, 12, 6], "the surest ones");
+        assert!(examples.confused.keys().all(|(label, predicted)| label != predicted));
+    }
+
+    #[test]
+    fn memory_does_not_grow_with_the_pairs() {
+        let mut examples = Examples::default();
+        for index in 0..12_000 {
+            examples.add(Example { index, label: index, predicted: 12_000, confidence: 0.5 });
+        }
+        examples.add(Example { index: 12_000, label: 3, predicted: 12_000, confidence: 0.9 });
+        assert_eq!(examples.confused.len(), MOST_PAIRS);
+        assert_eq!(indices(&examples.confused[&(3, 12_000)]), [12_000, 3]);
     }
 }

@@ -11,6 +11,7 @@
 //! | `digits.rs` | as many digits as mean something |
 //! | `protocols/` | one file per question that is asked of a system, with its record and its part of the page |
 //! | `confusion.rs`, `examples.rs` | which classes are taken for which; single predictions, to be shown |
+//! | `gallery/` | pictures for a page: predictions, the worst corruption, what experts take |
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
 //! | `predict.rs` | single images |
@@ -34,6 +35,7 @@ pub mod routing;
 mod confusion;
 mod error;
 mod examples;
+mod gallery;
 mod inputs;
 mod outcomes;
 mod predict;
@@ -47,6 +49,7 @@ mod tally;
 pub use confusion::{ConfusedPair, Confusion, ConfusionRecord};
 pub use error::{EvalError, Result};
 pub use examples::{Example, Examples};
+pub use gallery::{Experts, Gallery};
 pub use inputs::{images_of, pixels_for};
 pub use outcomes::{IMAGES_FILE, ImageOutcome, Outcomes};
 pub use predict::{Guess, Prediction, predict};

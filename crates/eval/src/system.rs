@@ -276,7 +276,7 @@ impl System {
         &self.device
     }
 
-    fn models(&self) -> impl Iterator<Item = &VisionTransformer> {
+    pub(crate) fn models(&self) -> impl Iterator<Item = &VisionTransformer> {
         self.ensemble.models().iter()
     }
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use omma_report::{
-    Bars, Better, Dot, HeatMap, Histogram, Lines, Page, PictureCard, Scatter, Series, png,
+    Bars, Better, Dot, HeatMap, Histogram, Lines, Page, PictureCard, Scatter, Series, Thumbnail,
 };
 
 const CLASSES: [&str; 10] =
@@ -119,7 +119,8 @@ fn pictures() -> Vec<PictureCard> {
         let said = if good { truth } else { CLASSES[(i + 2) % 10] };
         let detail = format!("{:.0} %", 70.0 + 29.0 * noise(i).abs());
         PictureCard {
-            png: png(&rgb, size, size),
+            picture: Thumbnail::new(&rgb, size, size),
+            alt: format!("a {truth} that is taken for a {said}"),
             caption: said.to_owned(),
             good: Some(good),
             detail: if good { detail } else { format!("{detail}, is a {truth}") },

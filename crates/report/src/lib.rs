@@ -3,7 +3,8 @@
 //! | place | room for |
 //! |---|---|
 //! | `figures/` | one kind of figure per file, each a plain struct with an `svg` method |
-//! | `page.rs` | the page: facts, text, tables, figures and pictures in sections |
+//! | `page.rs` | the page: facts, text, tables and figures in sections |
+//! | `pictures.rs`, `thumbnail.rs` | pictures on it: in a grid, in rows, as strips; how they are encoded |
 //! | `chart.rs` | what figures with two axes share: title, legend, grid, ticks |
 //! | `axis.rs`, `thin.rs` | round ticks, and long series made short |
 //! | `svg.rs`, `text.rs` | marks, colours, escaping, widths of text |
@@ -21,11 +22,13 @@ mod axis;
 mod chart;
 mod figures;
 mod page;
-mod png;
+mod pictures;
 mod svg;
 mod text;
 mod thin;
+mod thumbnail;
 
 pub use figures::{Bars, Better, Dot, HeatMap, Histogram, Lines, Mark, Scatter, Series};
-pub use page::{Page, PictureCard};
-pub use png::png;
+pub use page::{Figure, Page};
+pub use pictures::{PictureCard, PictureRow};
+pub use thumbnail::Thumbnail;

@@ -2,23 +2,29 @@
 
 use std::fmt::{self, Write};
 
-use base64::{Engine, prelude::BASE64_STANDARD};
-
 use crate::text::escape;
 
 const STYLE: &str = include_str!("page.css");
 
-/// A picture with a prediction about it.
-#[derive(Debug, Clone, Default)]
-pub struct PictureCard {
-    /// The picture; [`png`](crate::png) makes one of pixels.
-    pub png: Vec<u8>,
-    /// What it is.
+/// A figure on a page.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Figure {
+    /// An SVG document of this crate, which goes onto the page as it is.
+    pub svg: String,
+    /// A sentence that says how to read it; may be empty.
     pub caption: String,
-    /// Whether the prediction is right, if that can be told.
-    pub good: Option<bool>,
-    /// What else to know, in small print.
-    pub detail: String,
+}
+
+impl From<String> for Figure {
+    fn from(svg: String) -> Self {
+        Self { svg, caption: String::new() }
+    }
+}
+
+impl From<(String, &str)> for Figure {
+    fn from((svg, caption): (String, &str)) -> Self {
+        Self { svg, caption: caption.to_owned() }
+    }
 }
 
 /// A page under construction; every method adds a block below the last one.
@@ -53,6 +59,13 @@ impl Page {
         self
     }
 
+    /// Starts a part of a section.
+    #[must_use]
+    pub fn subsection(mut self, title: &str) -> Self {
+        self.add(format_args!("<h3>{}</h3>", escape(title)));
+        self
+    }
+
     /// Adds paragraphs; an empty line parts them.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
@@ -78,7 +91,8 @@ impl Page {
         self
     }
 
-    /// Adds a table; columns of numbers are set flush right.
+    /// Adds a table; columns of numbers are set flush right. Where it is wider than the page it can be moved,
+    /// by keys too, and a shadow shows on which side there is more.
     #[must_use]
     pub fn table(mut self, header: &[&str], rows: &[Vec<String>]) -> Self {
         let numbers: Vec<bool> = (0..header.len())
@@ -88,7 +102,9 @@ impl Page {
             Some(true) => r#" class="number""#,
             _ => "",
         };
-        self.add(format_args!(r#"<div class="table"><table><thead><tr>"#));
+        self.add(format_args!(
+            r#"<div class="table" role="region" aria-label="table" tabindex="0"><table><thead><tr>"#
+        ));
         for (column, name) in header.iter().enumerate() {
             self.add(format_args!(r#"<th scope="col"{}>{}</th>"#, class(column), escape(name)));
         }
@@ -104,37 +120,17 @@ impl Page {
         self
     }
 
-    /// Adds figures side by side, as far as there is room. Each is an SVG document of this crate
-    /// and goes onto the page as it is.
+    /// Adds figures side by side, as far as there is room.
     #[must_use]
-    pub fn figures(mut self, figures: impl IntoIterator<Item = String>) -> Self {
+    pub fn figures(mut self, figures: impl IntoIterator<Item = impl Into<Figure>>) -> Self {
         self.add(format_args!(r#"<div class="figures">"#));
-        for svg in figures {
-            self.add(format_args!("<figure>{svg}</figure>"));
-        }
-        self.add(format_args!("</div>"));
-        self
-    }
-
-    /// Adds pictures in a grid, enlarged without smoothing.
-    #[must_use]
-    pub fn pictures(mut self, pictures: impl IntoIterator<Item = PictureCard>) -> Self {
-        self.add(format_args!(r#"<div class="pictures">"#));
-        for picture in pictures {
-            let data = BASE64_STANDARD.encode(&picture.png);
-            let caption = escape(&picture.caption);
-            let (class, mark) = match picture.good {
-                Some(true) => (r#" class="good""#, r#"<span title="right">✓</span> "#),
-                Some(false) => (r#" class="bad""#, r#"<span title="wrong">✗</span> "#),
-                None => ("", ""),
-            };
-            self.add(format_args!(
-                r#"<figure{class}><img src="data:image/png;base64,{data}" alt="{caption}"/><figcaption>{mark}{caption}"#
-            ));
-            if !picture.detail.is_empty() {
-                self.add(format_args!("<small>{}</small>", escape(&picture.detail)));
+        for figure in figures {
+            let Figure { svg, caption } = figure.into();
+            self.add(format_args!("<figure>{svg}"));
+            if !caption.is_empty() {
+                self.add(format_args!("<figcaption>{}</figcaption>", escape(&caption)));
             }
-            self.add(format_args!("</figcaption></figure>"));
+            self.add(format_args!("</figure>"));
         }
         self.add(format_args!("</div>"));
         self
@@ -171,7 +167,7 @@ impl Page {
         )
     }
 
-    fn add(&mut self, markup: fmt::Arguments) {
+    pub(crate) fn add(&mut self, markup: fmt::Arguments) {
         self.body.write_fmt(markup).expect("memory takes every write");
         self.body.push('\n');
     }
@@ -189,20 +185,28 @@ fn is_number(cell: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{PictureCard, PictureRow, Thumbnail};
 
     #[test]
     fn what_users_name_is_never_markup() {
         let evil = "<script>alert('x')</script>";
-        let card = PictureCard { caption: evil.into(), detail: evil.into(), ..Default::default() };
+        let (picture, good) = (Thumbnail::default(), None);
+        let [alt, caption, detail] = [evil; 3].map(str::to_owned);
+        let card = PictureCard { picture, alt, caption, good, detail };
+        let row = PictureRow { title: evil.into(), detail: evil.into(), cards: vec![card.clone()] };
         let html = Page::new(evil, evil)
             .facts([(evil, evil.to_owned(), evil.to_owned())])
             .section(evil)
             .text(evil)
             .table(&[evil], &[vec![evil.to_owned()]])
+            .subsection(evil)
+            .figures([(String::new(), evil)])
             .pictures([card])
+            .picture_rows([row.clone()])
+            .strips([row])
             .html();
         assert!(!html.contains("<script"));
-        assert_eq!(html.matches("&lt;script&gt;").count(), 13);
+        assert_eq!(html.matches("&lt;script&gt;").count(), 10 + 2 + 3 + 2 * 5);
     }
 
     #[test]

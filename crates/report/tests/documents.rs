@@ -1,7 +1,8 @@
 //! Every document is well formed, safe with any name, and asks nothing of the network.
 
 use omma_report::{
-    Bars, Better, Dot, HeatMap, Histogram, Lines, Page, PictureCard, Scatter, Series, png,
+    Bars, Better, Dot, HeatMap, Histogram, Lines, Page, PictureCard, PictureRow, Scatter, Series,
+    Thumbnail,
 };
 use roxmltree::{Document, ParsingOptions};
 
@@ -117,11 +118,13 @@ const SVG_TITLE: (&str, &str) = ("http://www.w3.org/2000/svg", "title");
 #[test]
 fn pages_are_well_formed_and_need_no_network() {
     let card = PictureCard {
-        png: png(&[9; 12], 2, 2),
+        picture: Thumbnail::new(&[9; 12], 2, 2),
+        alt: name(),
         caption: name(),
         good: Some(false),
         detail: name(),
     };
+    let row = PictureRow { title: name(), detail: name(), cards: vec![card.clone()] };
     let html = Page::new(NAME, NAME)
         .facts([(NAME, name(), name())])
         .section(NAME)
@@ -129,12 +132,20 @@ fn pages_are_well_formed_and_need_no_network() {
         .table(&[NAME, "n"], &[vec![name(), "1".to_owned()]])
         .section(NAME)
         .figures(figures(&[1.0, 2.0]))
-        .pictures([card])
+        .subsection(NAME)
+        .figures([(figures(&[1.0, 2.0]).remove(0), NAME)])
+        .pictures([card.clone()])
+        .picture_rows([row.clone()])
+        .strips([row])
         .html();
     let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
     let document = Document::parse_with_options(&html, options).unwrap();
     let sections = document.descendants().filter(|node| node.has_tag_name("section"));
     assert_eq!(sections.count(), 2);
+    let pictures = document.descendants().filter(|node| node.has_tag_name("img"));
+    let described =
+        pictures.filter(|node| node.attribute("alt").is_some_and(|alt| !alt.is_empty()));
+    assert_eq!(described.count(), 3, "who cannot see a picture is told what it shows");
     assert!(!html.contains("<script") && !html.contains("@import") && !html.contains("url("));
     let links = html.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "");
     assert!(!links.contains("http") && !links.contains("//"), "an address");

@@ -1,7 +1,7 @@
 //! The page at the end of a run: what every task has, around what its task shows.
 
 use omma_eval::routing::LayerHealth;
-use omma_report::{Bars, Lines, Page, Series};
+use omma_report::{Bars, Figure, Lines, Page, Series};
 
 use crate::{
     error::Result,
@@ -109,7 +109,7 @@ fn curves(
     train: &[TrainRecord],
     evaluations: &[EvaluationRecord],
     stretches: &[StretchRecord],
-) -> Vec<String> {
+) -> Vec<Figure> {
     let of = |value: fn(&TrainRecord) -> f64| {
         train.iter().map(|r| (r.step as f64, value(r))).collect::<Vec<_>>()
     };
@@ -117,11 +117,13 @@ fn curves(
         let point = |r: &EvaluationRecord| Some((r.step as f64, factor * r.scores.get(key)?));
         evaluations.iter().filter_map(point).collect()
     };
-    let lines = |title: &str, y_label: &str, mut series: Vec<Series>| {
+    let lines = |title: &str, y_label: &str, caption: &str, mut series: Vec<Series>| {
         let marks: Vec<Series> = stretches.iter().map(|record| mark(record, &series)).collect();
         series.extend(marks);
         let (title, y_label) = (title.to_owned(), y_label.to_owned());
-        Lines { title, x_label: "step".to_owned(), y_label, series, ..Lines::default() }.svg()
+        let lines =
+            Lines { title, x_label: "step".to_owned(), y_label, series, ..Lines::default() };
+        Figure::from((lines.svg(), caption))
     };
     let mut figures = Vec::new();
     for measure in measures.iter().filter(|measure| measure.unit == Unit::Share) {
@@ -131,7 +133,9 @@ fn curves(
             Series::new("training", trained.collect()),
             Series::new("held out", held_out(measure.key, 100.0)),
         ];
-        figures.push(lines(&capitalised(measure.title), "%", series));
+        let caption =
+            "Images held out from training choose the checkpoint; a gap that grows is overfitting.";
+        figures.push(lines(&capitalised(measure.title), "%", caption, series));
     }
     let mut losses = vec![
         Series::new("training", of(|r| r.loss)),
@@ -139,44 +143,61 @@ fn curves(
     ];
     let in_nats = measures.iter().filter(|measure| measure.unit == Unit::Nats);
     losses.extend(in_nats.map(|measure| Series::new("held out", held_out(measure.key, 1.0))));
-    figures.push(lines("Loss", "nats", losses));
+    let caption = "What training makes small, the part that the routers pay for balance, and the same on held-out images.";
+    figures.push(lines("Loss", "nats", caption, losses));
     let norm = vec![Series::new("norm", of(|r| r.gradient_norm))];
-    figures.push(lines("Gradient norm", "before clipping", norm));
-    figures.push(lines("Learning rate", "", vec![Series::new("rate", of(|r| r.learning_rate))]));
+    let caption =
+        "How large a step the loss asks for; peaks are batches that the model was surprised by.";
+    figures.push(lines("Gradient norm", "before clipping", caption, norm));
+    let rate = vec![Series::new("rate", of(|r| r.learning_rate))];
+    figures.push(lines(
+        "Learning rate",
+        "",
+        "The schedule: a warm-up, then down to its end.",
+        rate,
+    ));
     figures
 }
 
-fn routing(test: &[LayerHealth], train: &[TrainRecord]) -> Vec<String> {
+fn routing(test: &[LayerHealth], train: &[TrainRecord]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for layer in test {
         let experts = layer.load.len();
-        figures.push(
-            Bars {
-                title: format!("Load of the experts in block {}", layer.block),
-                x_label: "expert".to_owned(),
-                y_label: "% of assignments".to_owned(),
-                labels: (0..experts).map(|expert| expert.to_string()).collect(),
-                groups: vec![(
-                    "test images".to_owned(),
-                    layer.load.iter().map(|load| 100.0 * load).collect(),
-                )],
-                reference: Some(("balanced".to_owned(), 100.0 / experts.max(1) as f64)),
-            }
-            .svg(),
-        );
+        let bars = Bars {
+            title: format!("Load of the experts in block {}", layer.block),
+            x_label: "expert".to_owned(),
+            y_label: "% of assignments".to_owned(),
+            labels: (0..experts).map(|expert| expert.to_string()).collect(),
+            groups: vec![(
+                "test images".to_owned(),
+                layer.load.iter().map(|load| 100.0 * load).collect(),
+            )],
+            reference: Some(("balanced".to_owned(), 100.0 / experts.max(1) as f64)),
+        };
+        let caption = "The share of the tokens' choices that each expert serves.";
+        figures.push(Figure::from((bars.svg(), caption)));
     }
-    let over_time = |title: &str, y_label: &str, value: fn(&LayerHealth) -> f64| {
+    let over_time = |title: &str, y_label: &str, caption: &str, value: fn(&LayerHealth) -> f64| {
         let series = test.iter().enumerate().map(|(place, layer)| {
             let point = |r: &TrainRecord| Some((r.step as f64, value(r.routing.get(place)?)));
             Series::new(format!("block {}", layer.block), train.iter().filter_map(point).collect())
         });
         let (title, y_label) = (title.to_owned(), y_label.to_owned());
         let series = series.collect();
-        Lines { title, x_label: "step".to_owned(), y_label, series, ..Lines::default() }.svg()
+        let lines =
+            Lines { title, x_label: "step".to_owned(), y_label, series, ..Lines::default() };
+        Figure::from((lines.svg(), caption))
     };
-    figures.push(over_time("Busiest expert in training", "× balanced load", |l| l.peak_load));
-    figures.push(over_time("Choices without room in training", "%", |l| 100.0 * l.dropped_share));
-    figures.push(over_time("Entropy of the gates in training", "nats", |l| l.gate_entropy));
+    let caption = "1 is a balanced layer; as many as there are experts is one that has collapsed.";
+    figures.push(over_time("Busiest expert in training", "× balanced load", caption, |l| {
+        l.peak_load
+    }));
+    let caption = "Choices of experts that were full: these tokens pass the layer without them.";
+    let dropped = |l: &LayerHealth| 100.0 * l.dropped_share;
+    figures.push(over_time("Choices without room in training", "%", caption, dropped));
+    let caption = "How undecided the routers are: 0 where one expert has it all.";
+    figures
+        .push(over_time("Entropy of the gates in training", "nats", caption, |l| l.gate_entropy));
     figures
 }
 

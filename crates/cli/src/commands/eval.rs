@@ -347,7 +347,7 @@ impl Eval {
         std::fs::create_dir_all(&figures).with_context(|| {
             format!("{} cannot be made; a report goes into a folder", figures.display())
         })?;
-        let mut evaluation = evaluate(&system, &protocol, watch).inspect_err(|_| {
+        let (mut evaluation, gallery) = evaluate(&system, &protocol, watch).inspect_err(|_| {
             // Only folders that are still empty go.
             let above = folder.parent().filter(|above| above.ends_with(EVALS));
             let _ = std::fs::remove_dir(&figures)
@@ -355,7 +355,7 @@ impl Eval {
                 .and_then(|()| above.map_or(Ok(()), std::fs::remove_dir));
         })?;
         watch.turn_to("writing the report");
-        write_evaluation(&folder, &mut evaluation)?;
+        write_evaluation(&folder, &mut evaluation, &gallery)?;
         Ok((evaluation, folder))
     }
 

@@ -31,6 +31,7 @@ use self::{
 };
 use crate::{
     error::Result,
+    gallery::{Experts, Gallery, worst_corruption},
     outcomes::Outcomes,
     predictions::{Columns, Line, Predictions},
     stream::{Images, Watcher},
@@ -132,12 +133,12 @@ impl Evaluation {
     }
 }
 
-/// Judges a system.
+/// Judges a system: what is found, and pictures of it.
 pub fn evaluate(
     system: &System,
     protocol: &Protocol,
     watcher: &mut dyn Watcher,
-) -> Result<Evaluation> {
+) -> Result<(Evaluation, Gallery)> {
     let &Protocol { binning, batch, .. } = protocol;
     let classes = protocol.test.data.classes();
     // Before a temperature takes its time.
@@ -155,8 +156,10 @@ pub fn evaluate(
     };
     let asked = TestProtocol { binning, batch };
     let mut in_distribution = Vec::new();
+    let mut experts = Experts::of(system, protocol.test.data.len());
+    let watching = Some(&mut experts);
     let mut outcomes = Outcomes::default();
-    let mut test = Test::observed(system, &protocol.test, asked, watcher, |seen| {
+    let mut test = Test::observed(system, &protocol.test, asked, watcher, watching, |seen| {
         let Predicted { members, mean, outcome } = seen.predicted;
         let name = protocol.test.data.name(seen.index);
         outcomes.add(seen.index, &name, seen.label, outcome);
@@ -184,7 +187,12 @@ pub fn evaluate(
         Some(corruptions) => Some(shift(system, &protocol.test, corruptions, asked, watcher)?),
         None => None,
     };
-    Ok(Evaluation {
+    let worst = match (&protocol.shift, &shift) {
+        (Some(asked), Some(found)) => worst_corruption(system, &protocol.test, asked, found)?,
+        _ => None,
+    };
+    let gallery = Gallery::of(&test, &experts, &protocol.test, system.pixels().resolution);
+    let evaluation = Evaluation {
         label: protocol.label.clone(),
         fingerprint: protocol.fingerprint.clone(),
         kind: system.kind(),
@@ -203,5 +211,6 @@ pub fn evaluate(
         options: Some(protocol.options.clone()),
         images_seal: None,
         images: ImageResults::Whole(outcomes),
-    })
+    };
+    Ok((evaluation, gallery.with_corruption(worst)))
 }

@@ -187,7 +187,7 @@ pub(super) fn shift(
 }
 
 /// `fog`, `jpeg compression`
-fn words(name: &str) -> String {
+pub(crate) fn words(name: &str) -> String {
     name.replace('_', " ")
 }
 

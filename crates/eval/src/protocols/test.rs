@@ -10,6 +10,7 @@ use crate::{
     digits::{self, Digits, Scored},
     error::Result,
     examples::{Example, Examples},
+    gallery::Experts,
     metrics::Interval,
     report::{Draft, Fact, Figure, ScoreTable},
     routing::{LayerHealth, RoutingTally},
@@ -88,7 +89,19 @@ impl Test {
         protocol: TestProtocol,
         watcher: &mut dyn Watcher,
     ) -> Result<Self> {
-        Self::observed(system, images, protocol, watcher, |_| Ok(()))
+        Self::observed(system, images, protocol, watcher, None, |_| Ok(()))
+    }
+
+    /// The same, and what the models' experts took.
+    pub fn run_with_experts(
+        system: &System,
+        images: &Images,
+        protocol: TestProtocol,
+        watcher: &mut dyn Watcher,
+    ) -> Result<(Self, Experts)> {
+        let mut experts = Experts::of(system, images.data.len());
+        let test = Self::observed(system, images, protocol, watcher, Some(&mut experts), |_| Ok(()))?;
+        Ok((test, experts))
     }
 
     /// The same, with every image shown to an observer as well.
@@ -97,6 +110,7 @@ impl Test {
         images: &Images,
         protocol: TestProtocol,
         watcher: &mut dyn Watcher,
+        mut experts: Option<&mut Experts>,
         mut observe: impl FnMut(Seen) -> Result<()>,
     ) -> Result<Self> {
         let classes = images.data.classes().len();
@@ -109,6 +123,9 @@ impl Test {
         images.outputs(system, protocol.batch, watcher, |batch, outputs| {
             for (tally, routings) in routing.iter_mut().zip(&outputs.routings) {
                 tally.add(RoutingTally::of(routings));
+            }
+            if let Some(experts) = &mut experts {
+                experts.add(batch, &outputs.routings);
             }
             for (image, (label, index)) in batch.labels().iter().zip(&batch.indices).enumerate() {
                 let (label, index) = (*label, *index);

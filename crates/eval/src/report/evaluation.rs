@@ -2,11 +2,19 @@
 
 use omma_report::Page;
 
-use super::{Draft, Fact, Report};
-use crate::protocols::{Evaluation, ood};
+use super::{Draft, Fact, Report, pictures};
+use crate::{
+    gallery::Gallery,
+    protocols::{Evaluation, ood},
+};
 
-/// Scores, calibration, members, corruptions and out-of-distribution images on one page.
+/// Scores, calibration, members, corruptions and out-of-distribution images on one page, of the record alone.
 pub fn evaluation_page(evaluation: &Evaluation) -> Report {
+    evaluation_page_with(evaluation, &Gallery::default())
+}
+
+/// The same with pictures.
+pub fn evaluation_page_with(evaluation: &Evaluation, gallery: &Gallery) -> Report {
     let title = format!("Evaluation of {}", evaluation.models.join(" + "));
     let Evaluation { data, test, .. } = evaluation;
     let about = format!("{} images of {data}{}", test.samples, evaluation.among());
@@ -15,15 +23,18 @@ pub fn evaluation_page(evaluation: &Evaluation) -> Report {
     facts.extend(ood::fact(&evaluation.ood));
     let mut draft = Draft::new(Page::new(title, about).facts(facts));
     draft = evaluation.test.section(draft, &evaluation.classes);
+    draft = pictures::predictions(draft, gallery);
     if let Some(temperature) = &evaluation.temperature {
         draft = temperature.section(draft, &evaluation.test);
     }
     draft = evaluation.test.members_section(draft);
     if let Some(shift) = &evaluation.shift {
         draft = shift.section(draft, &evaluation.test);
+        draft = pictures::corruption(draft, gallery);
     }
     let Evaluation { ood, ood_score, ood_positive, .. } = evaluation;
     draft = ood::section(draft, ood, *ood_score, *ood_positive);
+    draft = pictures::experts(draft, gallery);
     draft.add(|page| page.section("Cost").table(&["", ""], &cost(evaluation))).finish()
 }
 

@@ -5,19 +5,24 @@ use std::{fs, path::Path};
 use omma_base::files::write_atomically;
 use serde::Serialize;
 
-use super::{Report, evaluation_page};
+use super::{Report, evaluation_page_with};
 use crate::{
     error::{EvalError, Result},
+    gallery::Gallery,
     protocols::{Evaluation, ImageResults},
 };
 
 /// Writes an evaluation into a folder of its own: `images.safetensors`, `eval.html`, `figures/*.svg`, and
 /// `eval.json` last, which says which `images.safetensors` is its own.
-pub fn write_evaluation(folder: &Path, evaluation: &mut Evaluation) -> Result<()> {
+pub fn write_evaluation(
+    folder: &Path,
+    evaluation: &mut Evaluation,
+    gallery: &Gallery,
+) -> Result<()> {
     if let ImageResults::Whole(outcomes) = &evaluation.images {
         evaluation.images_seal = Some(outcomes.write(folder)?);
     }
-    write_report(folder, "eval", &evaluation_page(evaluation), evaluation)
+    write_report(folder, "eval", &evaluation_page_with(evaluation, gallery), evaluation)
 }
 
 /// Writes `NAME.html`, `NAME.json` and `figures/*.svg` into a folder. Every file appears whole or not at

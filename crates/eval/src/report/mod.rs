@@ -1,18 +1,22 @@
 //! What was found, to look at: figures, and one page that holds them.
 //!
-//! Everything here is a function of the record alone, so a page can be made again from `eval.json`. What
-//! a protocol has to show is in its own file; here its sections become one page.
+//! A page is a function of the record alone, so it can be made again from `eval.json`; pictures, which a
+//! record does not hold, are an input of their own that may be missing. What a protocol has to show is in its
+//! own file; here its sections become one page.
 
+mod captions;
 mod comparison;
 mod evaluation;
 mod files;
+mod pictures;
 
 use omma_report::Page;
 
 pub use self::{
     comparison::comparison_page,
-    evaluation::evaluation_page,
+    evaluation::{evaluation_page, evaluation_page_with},
     files::{write_evaluation, write_report},
+    pictures::add_pictures,
 };
 use crate::{
     digits::{Digits, Scored},
@@ -48,7 +52,8 @@ impl Draft {
     }
 
     pub(crate) fn figures(mut self, figures: Vec<Figure>) -> Self {
-        self.page = self.page.figures(figures.iter().map(|(_, svg)| svg.clone()));
+        let captioned = |(file, svg): &Figure| (svg.clone(), captions::caption(file));
+        self.page = self.page.figures(figures.iter().map(captioned));
         self.figures.extend(figures);
         self
     }

@@ -41,8 +41,18 @@ struct Cell {
 }
 
 impl HeatMap {
-    /// The figure as an SVG document.
+    /// The figure as an SVG document. The whole of a row has the full shade.
     pub fn svg(&self) -> String {
+        self.shaded(|_| 1.0)
+    }
+
+    /// The same where rows are spread over many columns: the largest share has the full shade.
+    pub fn svg_by_largest(&self) -> String {
+        self.shaded(|cells| cells.iter().map(|cell| cell.share).fold(0.0, f64::max))
+    }
+
+    /// - `full`: the share that has the full shade
+    fn shaded(&self, full: impl Fn(&[Cell]) -> f64) -> String {
         let (mut svg, used) = Svg::new(&self.title);
         let cells = self.pooled().unwrap_or_else(|| self.cells());
         if cells.is_empty() {
@@ -54,7 +64,8 @@ impl HeatMap {
         let across = (WIDTH - left - 14.0) / columns.len() as f64;
         let height = (across * rows.len() as f64).clamp(90.0, 430.0);
         let down = height / rows.len() as f64;
-        let arrangement = Arrangement { left, top, across, down };
+        let full = full(&cells);
+        let arrangement = Arrangement { left, top, across, down, full };
 
         svg.text(
             Colour::Muted,
@@ -63,7 +74,7 @@ impl HeatMap {
             Anchor::Start,
             &fit(&self.row_label, SMALL, 240.0),
         );
-        key(&mut svg, used + 16.0);
+        key(&mut svg, used + 16.0, full);
         if cells.len() <= NAMED {
             draw(&mut svg, &arrangement, &cells, &rows, &columns);
         } else {
@@ -131,12 +142,19 @@ struct Arrangement {
     top: f64,
     across: f64,
     down: f64,
+    /// The share that has the full shade.
+    full: f64,
 }
 
 impl Arrangement {
     fn middle(&self, cell: &Cell) -> (f64, f64) {
         let (column, row) = (cell.column as f64 + 0.5, cell.row as f64 + 0.5);
         (self.left + self.across * column, self.top + self.down * row)
+    }
+
+    /// How strongly a cell is coloured: one part in a hundred can still be seen.
+    fn opacity(&self, share: f64) -> f64 {
+        opacity(share / self.full)
     }
 
     /// The path around a cell, with a hair of room to its neighbours if it is large.
@@ -173,10 +191,11 @@ fn draw(
             r#"<g><path {} d="{}" fill="currentColor" fill-opacity="{}"/>"#,
             Colour::Series(0),
             arrangement.outline(cell),
-            opacity(cell.share)
+            arrangement.opacity(cell.share)
         ));
         if let Some(size) = size {
-            let colour = if opacity(cell.share) > 0.55 { Colour::Paper } else { Colour::Ink };
+            let colour =
+                if arrangement.opacity(cell.share) > 0.55 { Colour::Paper } else { Colour::Ink };
             let (x, y) = arrangement.middle(cell);
             svg.add(format_args!(
                 r#"<text {colour} x="{}" y="{}" font-size="{}" text-anchor="middle" fill="currentColor">{}</text>"#,
@@ -193,7 +212,7 @@ fn draw(
 fn draw_together(svg: &mut Svg, arrangement: &Arrangement, cells: &[Cell]) {
     let mut shades = vec![String::new(); SHADES];
     for cell in cells {
-        let shade = (cell.share * SHADES as f64).ceil() as usize;
+        let shade = (cell.share / arrangement.full * SHADES as f64).ceil() as usize;
         shades[shade.clamp(1, SHADES) - 1] += &arrangement.outline(cell);
     }
     for (shade, outlines) in shades.iter().enumerate().filter(|(_, all)| !all.is_empty()) {
@@ -206,9 +225,10 @@ fn draw_together(svg: &mut Svg, arrangement: &Arrangement, cells: &[Cell]) {
 }
 
 /// What the shades mean, at the top right.
-fn key(svg: &mut Svg, base: f64) {
-    let right = WIDTH - 14.0 - width("100 %", SMALL) - 6.0;
-    svg.text(Colour::Muted, WIDTH - 14.0, base, Anchor::End, "100 %");
+fn key(svg: &mut Svg, base: f64, full: f64) {
+    let most = format!("{:.0} %", 100.0 * full);
+    let right = WIDTH - 14.0 - width(&most, SMALL) - 6.0;
+    svg.text(Colour::Muted, WIDTH - 14.0, base, Anchor::End, &most);
     for i in 0..5 {
         svg.add(format_args!(
             r#"<rect {} x="{}" y="{}" width="12" height="10" fill="currentColor" fill-opacity="{}"/>"#,
@@ -221,7 +241,7 @@ fn key(svg: &mut Svg, base: f64) {
     svg.text(Colour::Muted, right - 66.0, base, Anchor::End, "share of the row  0");
 }
 
-/// How strongly a share is coloured: one part in a hundred can still be seen.
+/// Of a share of the largest.
 fn opacity(share: f64) -> f64 {
     ((0.07 + 0.93 * share.powf(0.6)) * 100.0).round() / 100.0
 }
@@ -254,6 +274,14 @@ mod tests {
     fn counts_are_written_where_they_fit() {
         assert_eq!(confusion(10, 1.0).svg().matches(">90</text>").count(), 10);
         assert!(!confusion(100, 0.0).svg().contains(">90</text>"));
+    }
+
+    #[test]
+    fn the_largest_share_has_the_full_shade_if_asked() {
+        let spread = HeatMap { values: vec![vec![2.0, 1.0, 1.0]; 3], ..confusion(3, 0.0) };
+        let shades = |svg: String| svg.matches(r#"fill-opacity="1"/><text"#).count();
+        assert_eq!((shades(spread.svg()), shades(spread.svg_by_largest())), (0, 3));
+        assert!(spread.svg().contains(">100 %<") && spread.svg_by_largest().contains(">50 %<"));
     }
 
     #[test]

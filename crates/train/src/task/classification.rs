@@ -4,8 +4,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
 use omma_data::{Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
-    Binning, Images, System, Test, TestProtocol, Watcher, linear_baseline, metrics::largest,
-    pixels_for,
+    Binning, Gallery, Images, System, Test, TestProtocol, Watcher, linear_baseline, metrics::largest,
+    pixels_for, report::add_pictures,
 };
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
@@ -50,11 +50,9 @@ impl Classification {
         })
     }
 
-    fn run(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<Test> {
+    fn system(&self, model: &VisionTransformer, at: Judging) -> Result<(System, TestProtocol)> {
         let system = System::new(vec![("the model".to_owned(), model.clone())], at.device)?;
-        let protocol = TestProtocol { binning: Binning::default(), batch: at.batch };
-        let images = Images::new(&self.data, images.clone());
-        Ok(Test::run(&system, &images, protocol, &mut Ear(at.stop))?)
+        Ok((system, TestProtocol { binning: Binning::default(), batch: at.batch }))
     }
 }
 
@@ -145,7 +143,10 @@ impl Task for Classification {
     }
 
     fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<TaskScores> {
-        Ok(TaskScores::from_iter(scores(&self.run(model, images, at)?)))
+        let (system, protocol) = self.system(model, at)?;
+        let images = Images::new(&self.data, images.clone());
+        let test = Test::run(&system, &images, protocol, &mut Ear(at.stop))?;
+        Ok(TaskScores::from_iter(scores(&test)))
     }
 
     fn test(
@@ -156,7 +157,10 @@ impl Task for Classification {
         doing: &mut dyn FnMut(&str),
     ) -> Result<Tested> {
         doing("testing");
-        let test = self.run(model, &data.test, at)?;
+        let (system, protocol) = self.system(model, at)?;
+        let images = Images::new(&self.data, data.test.clone());
+        let (test, experts) =
+            Test::run_with_experts(&system, &images, protocol, &mut Ear(at.stop))?;
         let mut all: Vec<(String, f64)> =
             scores(&test).into_iter().map(|(key, value)| (format!("test_{key}"), value)).collect();
         let fact = |name, value, note: &str| Fact { name, value, note: note.to_owned() };
@@ -166,7 +170,7 @@ impl Task for Classification {
             doing("fitting a linear classifier for comparison");
             let linear = linear_baseline(
                 &Images::new(&self.data, data.train.clone()),
-                &Images::new(&self.data, data.test.clone()),
+                &images,
                 pixels_for(&model.config().image),
                 at.device,
                 &mut Ear(at.stop),
@@ -176,14 +180,12 @@ impl Task for Classification {
             facts.push(fact("a linear classifier on pixels", ACCURACY.show(linear), &ahead));
         }
         facts.push(fact("test NLL", NLL.show(nll), "nats"));
-        let cards = test.examples.cards(data.test.as_ref())?;
+        let gallery = Gallery::of(&test, &experts, &images, system.pixels().resolution);
         let confusion = test.confusion.figure(&self.classes);
         let sections = move |page: omma_report::Page| {
-            page.section("Test")
-                .figures([confusion])
-                .section("Predictions")
-                .text("First images that the model got right, then those where it was most confident and wrong.")
-                .pictures(cards)
+            let about = "Rows are what images show, columns what they are taken for; all that is off the \
+                         diagonal is a mistake.";
+            add_pictures(page.section("Test").figures([(confusion, about)]), &gallery)
         };
         Ok(Tested {
             scores: TaskScores::from_iter(all),

@@ -1,0 +1,113 @@
+//! The sections of a page that show pictures. Each is left out where there are none.
+
+use omma_report::Page;
+
+use super::Draft;
+use crate::gallery::{CorruptionPictures, ExpertPictures, Gallery, LayerPictures};
+
+/// Adds the pictures of predictions and of experts to a page of any kind.
+pub fn add_pictures(page: Page, gallery: &Gallery) -> Page {
+    experts(predictions(Draft::new(page), gallery), gallery).page
+}
+
+/// Single predictions.
+pub(super) fn predictions(draft: Draft, gallery: &Gallery) -> Draft {
+    let pictures = &gallery.predictions;
+    if pictures.unsure.is_empty() {
+        return draft;
+    }
+    let text = "Test images with what the model says of them: the class that it holds for likeliest, whether that \
+                is right, and how sure of it the model is. Images are cut to what the model sees.";
+    draft.add(|mut page| {
+        page = page.section("Predictions").text(text);
+        if !pictures.mistakes.is_empty() {
+            page = page
+                .subsection("Surest mistakes")
+                .text("Wrong with the highest confidence. Labels that are wrong are found here, too.")
+                .pictures(pictures.mistakes.clone());
+        }
+        page = page
+            .subsection("Least sure")
+            .text("The predictions of the lowest confidence, right and wrong.")
+            .pictures(pictures.unsure.clone());
+        if !pictures.confusions.is_empty() {
+            page = page
+                .subsection("What is taken for what")
+                .text(
+                    "The most frequent confusions, as “what it is → what it is taken for”, with the surest \
+                     mistakes of each and images of the class that they are taken for.",
+                )
+                .picture_rows(pictures.confusions.clone());
+        }
+        if !pictures.classes.is_empty() {
+            let which = match pictures.hardest_only {
+                true => format!(
+                    "The first test images of the {} classes with the largest error, the largest first.",
+                    pictures.classes.len()
+                ),
+                false => "The first test images of every class.".to_owned(),
+            };
+            page = page
+                .subsection("Class by class")
+                .text(&which)
+                .picture_rows(pictures.classes.clone());
+        }
+        page
+    })
+}
+
+/// The worst corruption, below what else there is on corrupted images.
+pub(super) fn corruption(draft: Draft, gallery: &Gallery) -> Draft {
+    let Some(CorruptionPictures { name, error, rows }) = &gallery.corruption else { return draft };
+    let text = format!(
+        "Under {name} the model is wrong most often: {:.0} % of the images of all severities. Test images as they \
+         are and under it, with what the model says of each.",
+        100.0 * error
+    );
+    draft.add(|page| {
+        page.subsection(&format!("The worst: {name}")).text(&text).picture_rows(rows.clone())
+    })
+}
+
+/// What experts take, layer by layer.
+pub(super) fn experts(draft: Draft, gallery: &Gallery) -> Draft {
+    let ExpertPictures { images, every, layers } = &gallery.experts;
+    if layers.is_empty() {
+        return draft;
+    }
+    let which = match every {
+        1 => format!("all {images} test images"),
+        _ => format!("{images} test images, evenly spread over all"),
+    };
+    let grouped = layers.iter().any(|layer| layer.strips.len() > 1);
+    let text = format!(
+        "What the experts of each layer take, by {which}.{}",
+        match grouped {
+            true => " Experts are grouped by who chooses among them.",
+            false => "",
+        }
+    );
+    let draft = draft.add(|page| page.section("What experts take").text(&text));
+    layers.iter().fold(draft, layer)
+}
+
+fn layer(draft: Draft, layer: &LayerPictures) -> Draft {
+    let mut draft = draft.add(|page| page.subsection(&layer.title));
+    if !layer.maps.is_empty() {
+        draft = draft.figures(layer.maps.clone());
+    }
+    if layer.strips.iter().all(|group| group.cards.is_empty()) {
+        return draft;
+    }
+    let what = match (layer.whole, layer.soft) {
+        (true, _) => "The images that each expert takes with the largest gates",
+        (false, true) => "The patches that weigh most in what each expert is given",
+        (false, false) => "The patches that each expert takes with the largest gates",
+    };
+    let busiest = match layer.most {
+        Some(most) => format!(" Of more experts, the {most} busiest are shown."),
+        None => String::new(),
+    };
+    let text = format!("{what}, the largest first, at most one of an image.{busiest}");
+    draft.add(|page| page.text(&text).strips(layer.strips.clone()))
+}
