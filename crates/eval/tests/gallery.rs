@@ -53,6 +53,8 @@ fn evaluated(
         },
         binning: Binning::default(),
         batch: 16,
+        predictions: None,
+        options: Vec::new(),
     };
     let system = System::new(models, &Device::flex()).unwrap();
     evaluate(&system, &protocol, &mut ()).unwrap()

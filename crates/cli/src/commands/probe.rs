@@ -6,19 +6,20 @@ use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::{Seed, files::write_atomically};
-use omma_data::{Selection, Shared, Split};
+use omma_data::{Selection, Shared, formats::Columns};
 use omma_eval::{
     Binning, FittedProbe, Images, ProbeKind, ProbeProtocol, System, Test, TestProtocol, fit_probe,
 };
-use omma_model::{VisionTransformer, checkpoint, systems::truncated, with_values};
+use omma_model::{VisionTransformer, systems::truncated, with_values};
 use omma_train::recipe::DataRecipe;
 use rand::seq::SliceRandom;
 use serde::Serialize;
 
 use super::check_output;
 use crate::{
-    subject::{Candidate, Data},
-    table::{grouped, note, say, table},
+    resolution::ResolutionArguments,
+    subject::{Candidate, Data, Part},
+    table::{grouped, note, say, say_json, table},
     watch::Watch,
 };
 
@@ -43,6 +44,9 @@ pub(crate) struct Probe {
     /// What to learn from; without it, what the run was trained on
     #[arg(long)]
     data: Option<String>,
+    /// Which columns of a table are what, by name or by number from 1: image=photo,label=3
+    #[arg(long, value_name = "COLUMNS")]
+    columns: Option<Columns>,
     /// Where to write the model
     #[arg(short, long, value_name = "FOLDER")]
     out: PathBuf,
@@ -59,9 +63,11 @@ pub(crate) struct Probe {
     /// Strengths of the regularisation to choose from
     #[arg(long, value_delimiter = ',')]
     l2: Vec<f64>,
-    /// A setting of the model on top of its own, such as resolution=98
+    /// A setting of the model on top of its own, such as pooling=token
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    #[command(flatten)]
+    resolution: ResolutionArguments,
     /// Where shots are drawn from
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -108,12 +114,14 @@ impl Probe {
         if let Some(bad) = self.l2.iter().find(|l2| !(**l2 > 0.0 && l2.is_finite())) {
             bail!("a regularisation is above 0, not {bad}");
         }
-        let candidates = Candidate::read_all([&self.subject], &self.settings, device)?;
-        let data = Data::of(self.data.as_deref(), &candidates)?;
+        let mut watch = Watch::new();
+        let settings = self.resolution.on_top_of(&self.settings);
+        let candidates = Candidate::read_all([&self.subject], &settings, device)?;
+        let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let [candidate] = candidates.as_slice() else { bail!("one model, please") };
         let model = &candidate.model;
         let (train, choosing) = self.parts(&data)?;
-        let test = data.images(Split::Test, None)?;
+        let (_, test) = data.part(Some(Part::Test), None)?;
         let classes = test.data.classes().to_vec();
         let kind = match self.head {
             Head::Ridge => ProbeKind::Ridge,
@@ -134,7 +142,6 @@ impl Probe {
             depths: self.depths(model)?,
             batch: self.batch.into(),
         };
-        let mut watch = Watch::new();
         let found = fit_probe(model, &protocol, device, &mut watch);
         let tested = found.map_err(anyhow::Error::from).and_then(|found| {
             let model = with_head(model, &found, classes.len(), device)?;
@@ -143,7 +150,6 @@ impl Probe {
             let test = Test::run(&system, &test, asked, &mut watch)?;
             Ok((found, model, test))
         });
-        watch.finish();
         let (found, model, tested) = tested?;
         let record = Record {
             model: candidate.name(),
@@ -155,19 +161,19 @@ impl Probe {
             test_accuracy: tested.accuracy(),
             test_nll: tested.record.summary.nll,
         };
-        checkpoint::save(&model, &self.out)?;
+        super::save(&model, &self.out)?;
         self.write("classes.json", &classes)?;
         self.write("probe.json", &record)?;
         if self.json {
-            return say(serde_json::to_string_pretty(&record)?);
+            return say_json(&record);
         }
         self.show(&record)?;
-        super::written(&model, &self.out)
+        super::written(&model, &self.out, None)
     }
 
     /// The images to fit on, and those that choose.
     fn parts(&self, data: &Data) -> Result<(Images, Images)> {
-        let Images { name, data: all, .. } = data.images(Split::Train, None)?;
+        let Images { name, data: all, .. } = data.part(Some(Part::Train), None)?.1;
         let (train, choosing) = match self.shots {
             None => {
                 let recipe = DataRecipe { validation: CHOOSING, ..DataRecipe::default() };

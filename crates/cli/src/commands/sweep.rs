@@ -126,6 +126,7 @@ impl Sweep {
         for settings in grid.points() {
             let request = Request {
                 data: self.data.clone(),
+                columns: None,
                 seed: None,
                 init: self.init.clone(),
                 settings: settings.iter().map(ToString::to_string).collect(),
