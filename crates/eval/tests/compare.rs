@@ -329,7 +329,10 @@ fn seeds_are_paired_and_their_spread_widens_the_interval() {
     assert!((paired.nll.mean - 0.2).abs() < 1e-6);
     assert!((paired.nll.interval.low + 0.1).abs() < 1e-6, "{paired:?}");
     assert!((paired.nll.interval.high - 0.5).abs() < 1e-6 && paired.verdict().starts_with("not"));
-    assert!(paired.in_words("a").contains("100 images and 2 pairs of seeds"));
+    assert!(paired.in_words("a").contains("100 images and 2 pairs of seeds:"));
+    let uneven = Comparison::new(&all[1..], None).unwrap();
+    let said = uneven.gains[0].paired.as_ref().unwrap().in_words("a");
+    assert!(said.contains("100 images (1 more without a counterpart):"), "{said}");
 }
 
 #[test]
@@ -384,7 +387,10 @@ fn the_richest_protocol_that_all_have_is_compared_and_the_rest_is_named() {
     assert!(evaluations.iter().all(|one| one.shift.is_some() && one.ood.is_empty()));
     assert!(evaluations.iter().all(|one| one.test.samples == 100));
     let [missing, other] = &notes[..] else { panic!("{notes:?}") };
-    assert!(missing.starts_with("runs/b was not judged against 3 images of far"), "{missing}");
+    assert!(
+        missing.starts_with("runs/b was not judged against 3 images of far; make"),
+        "{missing}"
+    );
     assert!(missing.ends_with("omma eval runs/b --shift --ood 'far=/my data/far'"), "{missing}");
     assert!(other.contains("by 7 images of made up") && other.contains("name the folders"));
     // What one has alone is no matter where nobody has more.

@@ -126,6 +126,9 @@ impl Convert {
                 Some(difference) => {
                     format!("largest difference to the definition: {difference:.2e}")
                 }
+                None if imported.model.config().image.position_resolution.is_some() => {
+                    "the definition has no interpolated positions: not checked".to_owned()
+                }
                 None => {
                     "no definition is written down for this kind of model: not checked".to_owned()
                 }

@@ -420,7 +420,7 @@ fn show(evaluation: &Evaluation) -> Result<()> {
                 scaled.fitted_on, scaled.value
             ));
         }
-        let name = format!("at temperature {:.3}", scaled.value);
+        let name = format!("temperature {:.3}", scaled.value);
         shown.add(&name, &scaled.summary, scaled.intervals.as_ref());
     }
     for (place, scores) in test.members.iter().enumerate() {

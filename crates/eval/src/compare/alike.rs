@@ -87,6 +87,11 @@ fn extras(one: &Evaluation) -> BTreeSet<String> {
     one.ood.keys().map(ood).chain(one.shift.as_ref().map(Shift::terms)).collect()
 }
 
+/// Against which images, without how these are told.
+fn short(extra: &str) -> &str {
+    extra.split(", out of distribution by").next().unwrap_or(extra)
+}
+
 /// The test itself.
 fn base(one: &Evaluation) -> String {
     format!("{} {}", test(one), binning(one))
@@ -169,7 +174,13 @@ fn fuller(subjects: &[Subject], chosen: &Evaluation, common: &BTreeSet<String>) 
         !subject.evaluations.iter().filter(same).any(|one| extras(one).is_superset(&wanted))
     };
     let sentence = |subject: &Subject| {
-        let missing: Vec<&str> = wanted.difference(common).map(String::as_str).collect();
+        let own: BTreeSet<String> = subject.evaluations.iter().flat_map(extras).collect();
+        // How images are told matters where they were told in another way.
+        let words = |extra: &String| match own.iter().any(|one| short(one) == short(extra)) {
+            true => extra.clone(),
+            false => short(extra).to_owned(),
+        };
+        let missing: Vec<String> = wanted.difference(common).map(words).collect();
         let missing = missing.join(", and ");
         format!("{} was not judged {missing}{}", subject.name, command(subject, richest))
     };

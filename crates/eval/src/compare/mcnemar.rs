@@ -58,7 +58,10 @@ mod tests {
         assert!((McNemar::of(8, 2).p - 112.0 / 1024.0).abs() < 1e-12);
         // By whole numbers of any size, elsewhere.
         let many = McNemar::of(400, 495);
-        assert!((many.p - 0.001_662_688_844_255_8).abs() < 1e-12 && McNemar::of(90_000, 20).p < 1e-300, "{many:?}");
+        assert!(
+            (many.p - 0.001_662_688_844_255_8).abs() < 1e-12 && McNemar::of(90_000, 20).p < 1e-300,
+            "{many:?}"
+        );
     }
 
     #[test]

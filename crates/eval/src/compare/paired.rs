@@ -34,6 +34,8 @@ pub struct Paired {
     pub images: usize,
     /// Pairs of seeds.
     pub pairs: usize,
+    /// Seeds of either side that have no counterpart.
+    pub left_out: usize,
     /// Of the negative log-likelihood.
     pub nll: Difference,
     /// Of the error.
@@ -87,7 +89,9 @@ impl Paired {
         }
         let [nll, error] = differences(&pairs, images);
         let seeds: Vec<McNemar> = pairs.iter().map(|(own, base)| mcnemar(own, base)).collect();
-        Ok(Self { images, pairs: pairs.len(), nll, error, mcnemar: McNemar::combined(&seeds) })
+        let left_out = own.len().abs_diff(base.len());
+        let mcnemar = McNemar::combined(&seeds);
+        Ok(Self { images, pairs: pairs.len(), left_out, nll, error, mcnemar })
     }
 
     fn error_verdict(&self) -> Verdict {
@@ -122,10 +126,13 @@ impl Paired {
             verdict if verdict.starts_with("not") => format!("{verdict} from {baseline}"),
             verdict => format!("{verdict} than {baseline}"),
         };
-        let pairs = match self.pairs {
+        let mut pairs = match self.pairs {
             1 => String::new(),
             pairs => format!(" and {pairs} pairs of seeds"),
         };
+        if self.left_out > 0 {
+            pairs += &format!(" ({} more without a counterpart)", self.left_out);
+        }
         let [nll, error, _, p] = self.cells();
         let images = self.images;
         format!("{verdict} on {images} images{pairs}: NLL {nll}, error {error} points, p = {p}")

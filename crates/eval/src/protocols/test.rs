@@ -163,6 +163,8 @@ impl Test {
     }
 }
 
+/// Pairs of classes that a table shows.
+const MOST_PAIRS: usize = 12;
 /// Classes that a figure shows.
 const MOST_CLASSES: usize = 20;
 
@@ -220,7 +222,7 @@ impl TestRecord {
         let Some(confusion) = self.confusion.as_ref().filter(|all| !all.pairs.is_empty()) else {
             return draft;
         };
-        let rows = confusion.rows(classes, MOST_CLASSES).into_iter();
+        let rows = confusion.rows(classes, MOST_PAIRS).into_iter();
         let rows: Vec<Vec<String>> = rows.map(Vec::from).collect();
         let header = ["images of", "taken for", "how many"];
         let figure = confusion.figure(classes).map(|svg| ("confusion".to_owned(), svg));

@@ -252,11 +252,13 @@ fn labels(chart: &mut Chart, dots: &[(usize, &Dot)], edge: &[(f64, f64)]) {
         [chart.left, chart.top - 6.0, chart.left + chart.width + 14.0, chart.floor() - 3.0];
     for ((_, dot), (x, y)) in dots.iter().zip(places) {
         let room = width(&dot.label, SMALL);
+        // Beyond what is around the point.
+        let far = if dot.marks.is_empty() { 0.0 } else { 4.0 };
         let choices = [
-            (Anchor::Start, x + 8.0, y + 3.8),
-            (Anchor::End, x - 8.0, y + 3.8),
-            (Anchor::Middle, x, y - 9.0),
-            (Anchor::Middle, x, y + 17.0),
+            (Anchor::Start, x + 8.0 + far, y + 3.8),
+            (Anchor::End, x - 8.0 - far, y + 3.8),
+            (Anchor::Middle, x, y - 9.0 - far),
+            (Anchor::Middle, x, y + 17.0 + far),
             (Anchor::End, x - 4.0, y - 6.0),
             (Anchor::Start, x + 4.0, y + 14.0),
             (Anchor::Start, x + 4.0, y - 6.0),
