@@ -262,14 +262,15 @@ impl Task {
 
     fn draw(&self, bar: &ProgressBar) {
         let (template, message) = self.bar();
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("━╸─"));
-        }
+        // Its look comes last: a bar is never seen without its count.
+        bar.set_message(visible(&message).into_owned());
         if self.total > 0 {
             bar.set_length(self.total);
             bar.set_position(self.done);
         }
-        bar.set_message(visible(&message).into_owned());
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
         bar.tick();
     }
 }

@@ -203,7 +203,7 @@ mod tests {
         assert_eq!([grouped(0), grouped(999), grouped(22_056_192)], ["0", "999", "22,056,192"]);
         assert_eq!([short(12), short(6_124_000_000)], ["12", "6.12 G"]);
         assert_eq!([clock(3725.9), clock(125.0)], ["1h02m", "2m05s"]);
-        let rates = [1234.5, 23.7, 3.14, 0.4, 0.002].map(|per_second| rate(per_second, "image"));
+        let rates = [1234.5, 23.7, 3.12, 0.4, 0.002].map(|per_second| rate(per_second, "image"));
         let expected =
             ["1234 images/s", "24 images/s", "3.1 images/s", "2.5 s per image", "500 s per image"];
         assert_eq!(rates, expected);
