@@ -6,8 +6,11 @@ use serde_json::Value;
 
 use super::{EXPERTS, error, json, number, omma, text, trained};
 
-/// Mean NLL and error of rows of label, predicted class and probabilities by class.
-fn scores(rows: &[(String, String, Vec<(String, f64)>)]) -> (f64, f64) {
+/// Label, predicted class, and probabilities by class.
+type Judged = (String, String, Vec<(String, f64)>);
+
+/// Mean NLL and error.
+fn scores(rows: &[Judged]) -> (f64, f64) {
     let mut sums = (0.0, 0.0);
     for (label, predicted, probabilities) in rows {
         let own = probabilities.iter().find(|(class, _)| class == label).unwrap().1;
@@ -44,7 +47,7 @@ fn predictions_are_those_that_were_judged() {
         let named = header.iter().zip(row).filter(|(name, _)| name.starts_with(prefix));
         named.map(|(name, cell)| (name[prefix.len()..].to_owned(), cell.parse().unwrap())).collect()
     };
-    let judged: Vec<_> = rows[1..]
+    let judged: Vec<Judged> = rows[1..]
         .iter()
         .map(|row| (row[1].clone(), row[2].clone(), part(row, "probability_")))
         .collect();
@@ -64,7 +67,7 @@ fn predictions_are_those_that_were_judged() {
     let objects: Vec<Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((objects.len(), &objects[0]["scaled_confidence"]), (50, &Value::Null));
-    let judged: Vec<_> = objects
+    let judged: Vec<Judged> = objects
         .iter()
         .map(|one| {
             let probabilities = one["probabilities"].as_object().unwrap();
