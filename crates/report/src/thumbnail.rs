@@ -70,7 +70,7 @@ impl Thumbnail {
 
 fn png(rgb: &[u8], width: u32, height: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    PngEncoder::new_with_quality(&mut bytes, CompressionType::Best, FilterType::Adaptive)
+    PngEncoder::new_with_quality(&mut bytes, CompressionType::Default, FilterType::Adaptive)
         .write_image(rgb, width, height, ExtendedColorType::Rgb8)
         .expect("the sizes agree and memory takes every write");
     bytes
