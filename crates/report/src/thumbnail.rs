@@ -70,7 +70,7 @@ impl Thumbnail {
 
 fn png(rgb: &[u8], width: u32, height: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    PngEncoder::new_with_quality(&mut bytes, CompressionType::Best, FilterType::Adaptive)
+    PngEncoder::new_with_quality(&mut bytes, CompressionType::Default, FilterType::Adaptive)
         .write_image(rgb, width, height, ExtendedColorType::Rgb8)
         .expect("the sizes agree and memory takes every write");
     bytes
@@ -100,7 +100,10 @@ mod tests {
     #[test]
     fn a_photograph_is_a_jpeg_and_a_drawing_is_not() {
         let side = 96;
-        let grain = |x: u32, y: u32, c: u32| ((x * x + 31 * y * y + 7 * c) % 23 + x + y) as u8;
+        let grain = |x: u32, y: u32, _: u32| {
+            let mixed = x.wrapping_mul(0x9e37_79b1) ^ y.wrapping_mul(0x85eb_ca77);
+            ((mixed.wrapping_mul(0xc2b2_ae3d) >> 27) + x + y / 2) as u8
+        };
         let each = |pixel: &dyn Fn(u32, u32, u32) -> u8| -> Vec<u8> {
             let places = (0..side).flat_map(|y| (0..side).map(move |x| (x, y)));
             places.flat_map(|(x, y)| [0, 1, 2].map(|c| pixel(x, y, c))).collect()

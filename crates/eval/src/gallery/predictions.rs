@@ -159,8 +159,7 @@ mod tests {
         let show = Show { data: &world, resolution };
         let wrong = Example { index: 1, label: 2, predicted: 0, confidence: 0.97 };
         let right = Example { index: 3, label: 0, predicted: 0, confidence: 0.5 };
-        let gone = Example { index: 99, ..right };
-        let cards = show.cards(&[right, wrong, gone], true);
+        let cards = show.cards(&[right, wrong], true);
         let [right, wrong] = cards.as_slice() else { panic!("two cards, not {}", cards.len()) };
         assert_eq!((right.good, right.detail.as_str()), (Some(true), "50\u{a0}% sure"));
         let [circle, _, triangle] = &world.classes()[..3] else { panic!("three classes") };
