@@ -228,12 +228,7 @@ impl Data {
             let conflict = other.map(|other| [recipe, other].map(|one| one.name.clone()));
             // At the size that the models take now, which may not be that of training.
             let spec = DataSpec { resolution, ..recipe.data_spec() };
-            return Ok(Self {
-                spec,
-                recipe: held_out,
-                trained_on: true,
-                conflict,
-            });
+            return Ok(Self { spec, recipe: held_out, trained_on: true, conflict });
         }
         let Some(name) = named else {
             bail!("a checkpoint does not know its data; say what to judge it by with --data");

@@ -119,9 +119,9 @@ fn kept_activations_train_the_same_model_and_are_used_again() {
     let cached = ["train.freeze=all-but-1", "data.cache=true"];
     train(folder, "plain", "vit", &freeze).assert().success();
     let first = said(train(folder, "first", "vit", &cached));
-    assert!(first.contains("making activations") && first.contains("16 × 16 each"), "{first}");
+    assert!(first.contains("made activations") && first.contains("16 × 16 each"), "{first}");
     let again = said(train(folder, "again", "vit", &cached));
-    assert!(!again.contains("making activations"), "they were kept: {again}");
+    assert!(!again.contains("made activations"), "they were kept: {again}");
     assert_eq!(difference(folder, "first", "again"), 0.0);
     assert!(difference(folder, "plain", "first") < 1e-5);
     // A learning rate is not what they depend on, and neither is the part above; the images are.
@@ -132,7 +132,7 @@ fn kept_activations_train_the_same_model_and_are_used_again() {
     let folder_of_all = cache(folder);
     let other =
         said(train(folder, "world", "vit", &[&cached[..], &["data.world_seed=5"]].concat()));
-    assert!(other.contains("making activations"), "{other}");
+    assert!(other.contains("made activations"), "{other}");
     // Draws of the augmentation are kept too, and make another model.
     let drawn = [&cached[..], &["data.cache_augmentations=2", "augment.flip=true"]].concat();
     assert!(said(train(folder, "drawn", "vit", &drawn)).contains("2 draws"));
@@ -145,7 +145,7 @@ fn kept_activations_train_the_same_model_and_are_used_again() {
     let message = error(train(folder, "damaged", "vit", &cached));
     assert!(message.contains("checksum") && message.contains("activations.f32"), "{message}");
     fs::write(&rows, &bytes[..100]).unwrap();
-    assert!(said(train(folder, "cut", "vit", &cached)).contains("making activations"));
+    assert!(said(train(folder, "cut", "vit", &cached)).contains("made activations"));
     assert_eq!(difference(folder, "first", "cut"), 0.0);
 }
 
@@ -181,21 +181,19 @@ fn what_cannot_be_frozen_or_kept_is_said() {
 fn a_probe_is_a_model_for_every_command() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let run = train(folder, "run", "vit", &["train.steps=60", "data.train_samples=1000"]);
-    said(run);
+    let world = ["data.train_samples=1000", "data.test_samples=200", "train.steps=60"];
+    train(folder, "run", "vit", &world).assert().success();
     for (head, out) in [("ridge", "ridge"), ("linear", "linear")] {
         let mut probe = omma(folder, &["probe", "run", "-o", out, "--head", head, "--json"]);
         probe.args(["--blocks", "1-3"]);
         let record = json(probe);
         let number = |key: &str| record[key].as_f64().unwrap();
         assert_eq!(record["trials"].as_array().unwrap().len(), 3);
-        assert_eq!((number("fitted_on"), number("chosen_on"), number("test_images")).2, 60.0);
-        assert!(number("fitted_on") + number("chosen_on") == 1000.0);
-        assert!(number("test_accuracy") > 0.2, "above chance: {}", number("test_accuracy"));
+        assert_eq!((number("fitted_on"), number("chosen_on")), (900.0, 100.0));
+        assert_eq!(number("test_images"), 200.0);
+        // Three standard deviations above chance.
+        assert!(number("test_accuracy") > 0.165, "{}", number("test_accuracy"));
         assert!(number("test_nll") < 10_f64.ln(), "its confidence is worth something");
-        // The saved model says the same.
-        let data = fs::read_to_string(folder.join("run/recipe.toml")).unwrap();
-        assert!(data.contains("world"));
         let config: Value =
             serde_json::from_slice(&fs::read(folder.join(out).join("config.json")).unwrap())
                 .unwrap();

@@ -32,8 +32,9 @@ use crate::{
 ///
 /// Examples:
 ///   omma sweep vmoe --set optimiser.learning_rate=1e-4,3e-4,1e-3
-///   omma sweep vmoe --data photos/ --set optimiser.learning_rate=3e-4,1e-3 --set model.moe.k=1,2 --seeds 3
-///   omma sweep vit --set 'model.resolution=[24,32],[32,32]' --set train.steps=500 --dry-run
+///   omma sweep vmoe --data photos/ --set optimiser.learning_rate=3e-4,1e-3 \
+///       --set model.moe.k=1,2 --seeds 3
+///   omma sweep vit --set 'model.resolution=[24,32],[32,32]' --dry-run
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Sweep {

@@ -100,7 +100,8 @@ impl Test {
         watcher: &mut dyn Watcher,
     ) -> Result<(Self, Experts)> {
         let mut experts = Experts::of(system, images.data.len());
-        let test = Self::observed(system, images, protocol, watcher, Some(&mut experts), |_| Ok(()))?;
+        let test =
+            Self::observed(system, images, protocol, watcher, Some(&mut experts), |_| Ok(()))?;
         Ok((test, experts))
     }
 

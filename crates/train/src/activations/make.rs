@@ -43,7 +43,7 @@ pub(crate) fn open_or_make(
     std::fs::create_dir_all(&folder).map_err(TrainError::io(&folder))?;
     let _owner = own(&folder, observer, stop)?;
     if let Some(store) = Store::open(&folder, &key)? {
-        observer.note(&format!("activations of {}", about(&store, &folder)));
+        observer.note(&format!("kept activations of {}", about(&store, &folder)));
         return Ok(store);
     }
     make(source, &key, &folder, device, observer, stop)?;
@@ -51,7 +51,7 @@ pub(crate) fn open_or_make(
         path: folder.clone(),
         why: "activations that were just written cannot be read".to_owned(),
     })?;
-    observer.note(&format!("activations of {}", about(&store, &folder)));
+    observer.note(&format!("made activations of {}", about(&store, &folder)));
     Ok(store)
 }
 

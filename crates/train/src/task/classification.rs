@@ -4,8 +4,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
 use omma_data::{Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
-    Binning, Gallery, Images, System, Test, TestProtocol, Watcher, linear_baseline, metrics::largest,
-    pixels_for, report::add_pictures,
+    Binning, Gallery, Images, System, Test, TestProtocol, Watcher, linear_baseline,
+    metrics::largest, pixels_for, report::add_pictures,
 };
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
