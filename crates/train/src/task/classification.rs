@@ -14,7 +14,7 @@ use crate::{
     error::Result,
     recipe::{Recipe, recipe_error},
     resolved::Splits,
-    trainer::{Examples, Learner, Stop, Tokens},
+    trainer::{Examples, InputTensor, Learner, Stop},
 };
 
 const ACCURACY: Measure = Measure { key: "accuracy", title: "accuracy", unit: Unit::Share };
@@ -106,14 +106,14 @@ impl Task for Classification {
         seed: Seed,
         device: &Device,
     ) -> Result<Forward> {
-        let mut input = examples.input.tensors(device);
+        let mut input = examples.input.tensor(device);
         let Targets::Classes { distribution, classes, .. } = examples.targets else {
             return Err(recipe_error("a classifier learns from classes".to_owned()));
         };
         let mut labels: Vec<usize> = distribution.chunks_exact(classes).map(largest).collect();
         let targets = TensorData::new(distribution, [1, labels.len(), classes]);
         let mut targets = Tensor::<3>::from_data(targets, device);
-        if let (Some(config), Tokens::Images(images)) = (&learner.config().mimo, &input) {
+        if let (Some(config), InputTensor::Images(images)) = (&learner.config().mimo, &input) {
             let paired = pair(images.clone(), config, seed.named("mimo"));
             let chosen = paired.sources.iter().map(|rows| {
                 let rows: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
@@ -121,7 +121,7 @@ impl Task for Classification {
             });
             targets = Tensor::cat(chosen.collect(), 0);
             labels = paired.sources[0].iter().map(|row| labels[*row]).collect();
-            input = Tokens::Images(paired.images);
+            input = InputTensor::Images(paired.images);
         }
         let output = learner.forward(input, &Mode::Training(seed))?;
         let correct = {

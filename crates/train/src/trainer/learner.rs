@@ -64,8 +64,8 @@ pub(crate) struct Learner {
     trunk: Option<(usize, VisionTransformer)>,
 }
 
-/// Input of a model as tensors.
-pub(crate) enum Tokens {
+/// The same as a tensor.
+pub(crate) enum InputTensor {
     /// `[B, H, W, 3]`
     Images(Tensor<4>),
     /// `[B, T, D]`, in front of the first block that learns.
@@ -73,17 +73,17 @@ pub(crate) enum Tokens {
 }
 
 impl Input {
-    /// As a tensor; images on a device with gradients or without, whichever their first block needs.
-    pub(crate) fn tensors(self, device: &Device) -> Tokens {
+    /// On a device.
+    pub(crate) fn tensor(self, device: &Device) -> InputTensor {
         match self {
             Self::Pixels { values, resolution } => {
                 let Resolution { height, width } = resolution;
                 let count = values.len() / (resolution.pixels() * 3).max(1);
                 let data = TensorData::new(values, [count, height, width, 3]);
-                Tokens::Images(Tensor::from_data(data, device))
+                InputTensor::Images(Tensor::from_data(data, device))
             }
             Self::Tokens { values, shape } => {
-                Tokens::Trunk(Tensor::from_data(TensorData::new(values, shape), device))
+                InputTensor::Trunk(Tensor::from_data(TensorData::new(values, shape), device))
             }
         }
     }
@@ -108,13 +108,13 @@ impl Learner {
     }
 
     /// A training pass.
-    pub(crate) fn forward(&self, input: Tokens, mode: &Mode) -> Result<Output> {
+    pub(crate) fn forward(&self, input: InputTensor, mode: &Mode) -> Result<Output> {
         let (first, tokens) = match (input, &self.trunk) {
-            (Tokens::Images(images), None) => return Ok(self.model.forward(images, mode)?),
-            (Tokens::Images(images), Some((first, plain))) => {
+            (InputTensor::Images(images), None) => return Ok(self.model.forward(images, mode)?),
+            (InputTensor::Images(images), Some((first, plain))) => {
                 (*first, Tensor::from_inner(plain.trunk(*first, images.inner())?))
             }
-            (Tokens::Trunk(tokens), trunk) => {
+            (InputTensor::Trunk(tokens), trunk) => {
                 (trunk.as_ref().map_or(0, |(first, _)| *first), tokens)
             }
         };

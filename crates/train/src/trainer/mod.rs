@@ -22,7 +22,7 @@ use omma_routing::RoutingError;
 
 pub(crate) use self::{
     average::Average,
-    learner::{Examples, Input, Learner, Tokens},
+    learner::{Examples, Input, InputTensor, Learner},
 };
 use self::{
     divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass,
