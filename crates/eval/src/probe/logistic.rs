@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use burn::tensor::{Device, Tensor};
 
-use super::{LinearHead, ProbeError, Whitening, matrix, values};
+use super::{LinearHead, ProbeError, Whitening, matrix, values, width};
 
 /// Pairs of steps and gradients that the curvature is known by.
 const MEMORY: usize = 10;
@@ -40,16 +40,7 @@ impl LogisticSupport {
         classes: usize,
         device: &Device,
     ) -> Result<Self, ProbeError> {
-        if labels.is_empty() {
-            return Err(ProbeError::Empty);
-        }
-        if features.is_empty() || !features.len().is_multiple_of(labels.len()) {
-            return Err(ProbeError::Shape { values: features.len(), rows: labels.len() });
-        }
-        if let Some(label) = labels.iter().find(|label| **label >= classes) {
-            return Err(ProbeError::Label { label: *label, classes });
-        }
-        let whitening = Whitening::of(features, features.len() / labels.len());
+        let whitening = Whitening::of(features, width(features, labels, classes)?);
         let x = whitening.with_constant(features, 1.0);
         let shape = [labels.len(), x.len() / labels.len()];
         let x = matrix(x, shape, device);

@@ -118,17 +118,7 @@ impl Support {
         device: &Device,
         stopped: impl Fn() -> bool,
     ) -> Result<Self, ProbeError> {
-        let rows = labels.len();
-        if rows == 0 {
-            return Err(ProbeError::Empty);
-        }
-        if features.is_empty() || !features.len().is_multiple_of(rows) {
-            return Err(ProbeError::Shape { values: features.len(), rows });
-        }
-        if let Some(label) = labels.iter().find(|label| **label >= classes) {
-            return Err(ProbeError::Label { label: *label, classes });
-        }
-        let width = features.len() / rows;
+        let (rows, width) = (labels.len(), width(features, labels, classes)?);
         let whitening = Whitening::of(features, width);
         let equations = match rows <= width {
             true => Equations::dual(&whitening, features, labels, classes, device),
@@ -160,6 +150,21 @@ impl Support {
             None => solution,
         };
         Ok(Probe { support: self, weights })
+    }
+}
+
+/// Features of a row, if rows and labels are what they should be.
+fn width(features: &[f32], labels: &[usize], classes: usize) -> Result<usize, ProbeError> {
+    let rows = labels.len();
+    if rows == 0 {
+        return Err(ProbeError::Empty);
+    }
+    if features.is_empty() || !features.len().is_multiple_of(rows) {
+        return Err(ProbeError::Shape { values: features.len(), rows });
+    }
+    match labels.iter().find(|label| **label >= classes) {
+        Some(label) => Err(ProbeError::Label { label: *label, classes }),
+        None => Ok(features.len() / rows),
     }
 }
 
