@@ -187,9 +187,9 @@ mod tests {
         let x = support.whitening.with_constant(&FEATURES, 1.0);
         let logits = head.logits(&FEATURES);
         for (row, logits) in x.chunks_exact(2).zip(logits.chunks_exact(2)) {
-            for class in 0..2 {
+            for (class, logit) in logits.iter().enumerate() {
                 let expected = row[0] * start.0[class] + row[1] * start.0[2 + class];
-                assert!((expected - f64::from(logits[class])).abs() < 1e-5);
+                assert!((expected - f64::from(*logit)).abs() < 1e-5);
             }
         }
         // The larger the feature, the likelier the second class.

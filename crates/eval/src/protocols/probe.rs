@@ -166,7 +166,7 @@ pub fn fit_probe(
     }
     let trials: Vec<ProbeTrial> = found.iter().map(|(trial, _)| *trial).collect();
     let best = found.into_iter().min_by(|a, b| a.0.nll.total_cmp(&b.0.nll));
-    let (chosen, head) = best.ok_or_else(|| EvalError::Probe(crate::probe::ProbeError::Empty))?;
+    let (chosen, head) = best.ok_or(EvalError::Probe(crate::probe::ProbeError::Empty))?;
     Ok(FittedProbe {
         chosen,
         trials,
