@@ -37,7 +37,7 @@ use crate::{
 ///   omma sweep vit --set 'model.resolution=[24,32],[32,32]' --dry-run
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-#[expect(rustdoc::broken_intra_doc_links, reason = "a help text is shown as it is, lists too")]
+#[allow(rustdoc::broken_intra_doc_links, reason = "a help text is shown as it is, lists too")]
 pub(crate) struct Sweep {
     /// A recipe that `omma recipes` lists, or a .toml file
     recipe: String,
