@@ -41,6 +41,10 @@ pub enum Kind {
     FewShot,
     /// Images from elsewhere among others.
     Detection,
+    /// Classifiers from texts.
+    ZeroShot,
+    /// Finding images by texts and texts by images.
+    Retrieval,
     /// Nothing in this workspace answers for it yet.
     NotYet,
 }
@@ -69,8 +73,8 @@ const KINDS: &[(&str, Kind)] = &[
     ("Two-tower contrastive model", Kind::NotYet),
     ("One tower for images and text", Kind::NotYet),
     ("Contrastive softmax loss", Kind::NotYet),
-    ("Text-to-image and image-to-text recall", Kind::NotYet),
-    ("Zero-shot classifier", Kind::NotYet),
+    ("Text-to-image and image-to-text recall", Kind::Retrieval),
+    ("Zero-shot classifier", Kind::ZeroShot),
     // Not yet: segmentation, and subsets of soft experts.
     ("Linear segmentation head", Kind::NotYet),
     ("Best subset of a Soft MoE's experts", Kind::NotYet),
@@ -94,6 +98,8 @@ impl Kind {
             Self::Metrics,
             Self::FewShot,
             Self::Detection,
+            Self::ZeroShot,
+            Self::Retrieval,
             Self::NotYet,
         ];
         !others.contains(&self)
