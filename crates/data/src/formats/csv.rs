@@ -128,11 +128,22 @@ impl Dataset for CsvFile {
 
     fn get(&self, index: usize) -> Result<Sample> {
         let (file, label, caption) = &self.rows[index];
-        Ok(Sample { caption: caption.clone(), ..Sample::new(Picture::open(file)?, *label) })
+        Ok(Sample {
+            captions: caption.iter().cloned().collect(),
+            ..Sample::new(Picture::open(file)?, *label)
+        })
     }
 
     fn name(&self, index: usize) -> String {
         self.rows[index].0.to_string_lossy().into_owned()
+    }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        Ok(self.rows[index].2.iter().cloned().collect())
+    }
+
+    fn has_captions(&self) -> bool {
+        self.rows.iter().any(|(_, _, caption)| caption.is_some())
     }
 }
 
@@ -157,7 +168,7 @@ mod tests {
         assert_eq!(table.classes(), ["cat", "dog"]);
         assert_eq!(table.len(), 2);
         let sample = table.get(0).unwrap();
-        assert_eq!((sample.label, sample.caption.as_deref()), (1, Some("small, \"dark\"")));
+        assert_eq!((sample.label, sample.captions), (1, vec!["small, \"dark\"".to_owned()]));
         assert_eq!(sample.picture, Picture::filled(3, 2, [1, 2, 3]));
         let message = table.get(1).unwrap_err().to_string();
         assert!(message.contains("missing.png"), "{message}");
@@ -167,7 +178,7 @@ mod tests {
     fn tabs_and_captions_alone_will_do() {
         let (_folder, table) = table("t.tsv", "image\ttext\na, b.png\tone, two\n");
         let sample = table.unwrap().get(0).unwrap();
-        assert_eq!((sample.label, sample.caption.as_deref()), (0, Some("one, two")));
+        assert_eq!((sample.label, sample.captions), (0, vec!["one, two".to_owned()]));
     }
 
     #[test]

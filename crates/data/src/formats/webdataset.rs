@@ -230,13 +230,21 @@ impl Dataset for WebDataset {
             })
             .map_err(DataError::io(path))?;
         let picture = Picture::decode(&bytes, &path.join(name.trim_start_matches('/')))?;
-        Ok(Sample { caption: caption.clone(), ..Sample::new(picture, *label) })
+        Ok(Sample { captions: caption.iter().cloned().collect(), ..Sample::new(picture, *label) })
     }
 
     fn name(&self, index: usize) -> String {
         let Entry { image, name, .. } = &self.samples[index];
         let path = self.shards[image.shard].join(name.trim_start_matches('/'));
         path.to_string_lossy().into_owned()
+    }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        Ok(self.samples[index].caption.iter().cloned().collect())
+    }
+
+    fn has_captions(&self) -> bool {
+        self.samples.iter().any(|sample| sample.caption.is_some())
     }
 }
 
@@ -292,7 +300,7 @@ mod tests {
         let samples: Vec<_> = (0..data.len()).map(|index| data.get(index).unwrap()).collect();
         let found: Vec<_> = samples.iter().map(|s| (s.label, s.picture.pixels[0])).collect();
         assert_eq!(found, [(2, 1), (0, 2), (1, 3)]);
-        assert_eq!(samples[1].caption.as_deref(), Some("one"));
+        assert_eq!(samples[1].captions, ["one"]);
     }
 
     #[test]
@@ -304,7 +312,7 @@ mod tests {
         archive(&path, &[&captions[..], &[("1.txt", vec![0xff, b'!'])]].concat());
         let data = WebDataset::read(std::slice::from_ref(&path)).unwrap();
         assert_eq!((data.len(), data.classes().len()), (2, 1));
-        assert_eq!(data.get(0).unwrap().caption.as_deref(), Some("a drop"));
+        assert_eq!(data.get(0).unwrap().captions, ["a drop"]);
         let message = data.get(1).unwrap_err().to_string();
         assert!(message.contains("a.tar/1"), "{message}");
 

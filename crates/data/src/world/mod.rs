@@ -75,7 +75,15 @@ impl Dataset for World {
         let scene = self.scene(index);
         let (picture, mask) = scene.draw(self.resolution);
         let label = scene.class().unwrap_or(0);
-        Ok(Sample { picture, label, caption: Some(scene.caption()), mask: Some(mask) })
+        Ok(Sample { picture, label, captions: vec![scene.caption()], mask: Some(mask) })
+    }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        Ok(vec![self.scene(index).caption()])
+    }
+
+    fn has_captions(&self) -> bool {
+        true
     }
 }
 
@@ -147,7 +155,7 @@ mod tests {
                 assert_eq!(b.picture.resolution(), Resolution::new(height, width));
                 assert_eq!(b.picture.pixels.len(), height * width * 3);
                 assert_eq!(b.mask.unwrap().len(), height * width);
-                assert_eq!((a.label, a.caption), (b.label, b.caption));
+                assert_eq!((a.label, a.captions), (b.label, b.captions));
                 if height == width && height >= 32 {
                     let smaller = b.picture.resized(Resolution::square(32));
                     let difference = a.picture.difference(&smaller);

@@ -167,8 +167,16 @@ impl Dataset for Parquet {
     fn get(&self, index: usize) -> Result<Sample> {
         let (bytes, name) = self.images.get(index)?;
         let picture = Picture::decode(bytes.data(), &name)?;
-        let caption = self.captions.get(index).cloned().flatten();
-        Ok(Sample { caption, ..Sample::new(picture, self.labels[index]) })
+        let captions = self.captions(index)?;
+        Ok(Sample { captions, ..Sample::new(picture, self.labels[index]) })
+    }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        Ok(self.captions.get(index).cloned().flatten().into_iter().collect())
+    }
+
+    fn has_captions(&self) -> bool {
+        !self.captions.is_empty()
     }
 }
 
@@ -275,7 +283,7 @@ mod tests {
         let found: Vec<_> = samples.iter().map(|s| (s.label, s.picture.pixels[0])).collect();
         assert_eq!(found, [(2, 0), (0, 1), (1, 2), (3, 0)]);
         assert_eq!(samples[0].picture, Picture::filled(3, 2, [0; 3]));
-        assert_eq!(samples[0].caption, None);
+        assert!(samples[0].captions.is_empty() && !data.has_captions());
         assert_eq!(read(&files[1]).unwrap().classes(), ["0", "1", "2", "3"]);
         assert_eq!(Parquet::class_names(&files).unwrap().len(), 4);
     }
@@ -357,7 +365,7 @@ mod tests {
         let data = read(&path).unwrap();
         assert_eq!(data.classes(), ["cat", "dog"]);
         let sample = data.get(0).unwrap();
-        assert_eq!((sample.label, sample.caption.as_deref()), (1, Some("a dog, asleep")));
+        assert_eq!((sample.label, sample.captions), (1, vec!["a dog, asleep".to_owned()]));
         assert_eq!(sample.picture.pixels[0], 5);
         for index in [1, 2] {
             let message = data.get(index).unwrap_err().to_string();
@@ -379,7 +387,7 @@ mod tests {
         });
         let data = read(&path).unwrap();
         let sample = data.get(0).unwrap();
-        assert_eq!((sample.label, sample.caption.as_deref()), (0, Some("one")));
+        assert_eq!((sample.label, sample.captions), (0, vec!["one".to_owned()]));
         assert_eq!(data.classes(), ["0"]);
     }
 
