@@ -14,7 +14,7 @@
 //! | `gallery/` | pictures for a page: predictions, the worst corruption, what experts take |
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
-//! | `prompts.rs` | names of classes in sentences |
+//! | `prompts.rs`, `reader.rs` | names of classes in sentences; images and texts as vectors of one space |
 //! | `predict.rs` | single images |
 //! | `predictions/` | every prediction of a test in a file |
 //! | `compare/` | several evaluations beside each other: gains, fronts, grids |
@@ -43,6 +43,7 @@ mod predict;
 mod predictions;
 mod prompts;
 mod protocols;
+mod reader;
 mod stream;
 mod summary;
 mod system;
@@ -58,7 +59,9 @@ pub use predict::{Guess, Prediction, predict};
 pub use predictions::PredictionFormat;
 pub use prompts::{Templates, are_numbers, spoken};
 pub use protocols::{
-    Evaluation, ImageResults, Protocol, evaluate,
+    Evaluation, ImageResults, Protocol,
+    contrast::{CaptionRecord, Contrast, ContrastProtocol, ContrastRecord, contrast},
+    evaluate,
     fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
     linear::linear_baseline,
     ood::{OodPositive, OodProtocol, OodRecord, OodScore},
@@ -67,7 +70,8 @@ pub use protocols::{
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
 };
+pub use reader::{EmbeddedData, Reader};
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary, SummaryIntervals};
-pub use system::{JudgedClasses, Outputs, System, SystemCost, SystemKind};
+pub use system::{JudgedClasses, Outputs, PromptRecord, System, SystemCost, SystemKind};
 pub use tally::DiversityRecord;
