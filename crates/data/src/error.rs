@@ -23,6 +23,8 @@ pub enum DataError {
     NotFound(String),
     #[error("{0}")]
     Options(String),
+    #[error("a tokenizer: {0}")]
+    Tokenizer(String),
     #[error("{path} has no {split} images")]
     EmptySplit { path: PathBuf, split: &'static str },
     #[error("sample {index} has label {label}, but there are {classes} classes")]

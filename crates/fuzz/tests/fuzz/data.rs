@@ -9,13 +9,14 @@ use omma_data::{
     formats::{
         Cifar, CifarKind, Columns, CorruptedSet, DataSpec, Idx, ImageTable, WebDataset, open,
     },
+    text::{Tokenizer, TokenizerKind},
 };
 use omma_fuzz::{
     Container, Target,
     container::{gzip, zipped},
 };
 
-use crate::beside;
+use crate::{beside, file};
 
 fn photograph() -> DynamicImage {
     RgbImage::from_fn(13, 9, |x, y| image::Rgb([(x * 19) as u8, (y * 23) as u8, (x * y) as u8]))
@@ -283,6 +284,29 @@ fn parquet() {
     target.run(|path| {
         if let Ok(data) = Parquet::read(&[path.to_owned()]) {
             look(&data);
+        }
+    });
+}
+
+#[test]
+fn tokenizers() {
+    let mut seeds = vec![
+        file("data/tests/data/clip-tokenizer.json"),
+        file("data/tests/data/t5-tokenizer.json"),
+    ];
+    for kind in [TokenizerKind::Unigram, TokenizerKind::Bpe] {
+        let captions = ["a red bird", "a blue bird, a red fish"].map(str::to_owned);
+        let learned = Tokenizer::learn(captions.into_iter(), kind, 60).unwrap();
+        seeds.push(learned.json().into_bytes());
+    }
+    let target = Target { name: "tokenizer.json", seeds, containers: &[], cases: 3000 };
+    target.run(|path| {
+        let Ok(tokenizer) = Tokenizer::read(path) else { return };
+        for text in ["", "A red dog", "☃ <pad> </s> a\tred\u{300}", &"ab ".repeat(3000)] {
+            let encoded = tokenizer.encode(text, 7);
+            assert_eq!(encoded.ids.len(), 7);
+            assert!(encoded.ids.iter().all(|&id| (id as usize) < tokenizer.vocabulary()));
+            assert_eq!(tokenizer.words(&encoded.ids).len(), 7);
         }
     });
 }
