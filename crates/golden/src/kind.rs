@@ -47,6 +47,10 @@ pub enum Kind {
     OneTower,
     /// The loss of pairs.
     Contrast,
+    /// Classifiers from texts.
+    ZeroShot,
+    /// Finding images by texts and texts by images.
+    Retrieval,
     /// Nothing in this workspace answers for it yet.
     NotYet,
 }
@@ -71,12 +75,11 @@ const KINDS: &[(&str, Kind)] = &[
     ("few-shot probe", Kind::FewShot),
     ("OOD-detection and segmentation metrics", Kind::Metrics),
     ("Detection of images from elsewhere", Kind::Detection),
-    // Not yet: text and contrast.
     ("Two-tower contrastive model", Kind::TwoTowers),
     ("One tower for images and text", Kind::OneTower),
     ("Contrastive softmax loss", Kind::Contrast),
-    ("Text-to-image and image-to-text recall", Kind::NotYet),
-    ("Zero-shot classifier", Kind::NotYet),
+    ("Text-to-image and image-to-text recall", Kind::Retrieval),
+    ("Zero-shot classifier", Kind::ZeroShot),
     // Not yet: segmentation, and subsets of soft experts.
     ("Linear segmentation head", Kind::NotYet),
     ("Best subset of a Soft MoE's experts", Kind::NotYet),
@@ -103,6 +106,8 @@ impl Kind {
             Self::TwoTowers,
             Self::OneTower,
             Self::Contrast,
+            Self::ZeroShot,
+            Self::Retrieval,
             Self::NotYet,
         ];
         !others.contains(&self)
