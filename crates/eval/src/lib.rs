@@ -14,6 +14,7 @@
 //! | `gallery/` | pictures for a page: predictions, the worst corruption, what experts take |
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
+//! | `soup.rs` | which models are averaged |
 //! | `predict.rs` | single images |
 //! | `predictions/` | every prediction of a test in a file |
 //! | `compare/` | several evaluations beside each other: gains, fronts, grids |
@@ -41,6 +42,7 @@ mod outcomes;
 mod predict;
 mod predictions;
 mod protocols;
+mod soup;
 mod stream;
 mod summary;
 mod system;
@@ -64,6 +66,7 @@ pub use protocols::{
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
 };
+pub use soup::{GreedySoup, SoupScore, SoupStep, greedy_soup};
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary, SummaryIntervals};
 pub use system::{JudgedClasses, Outputs, System, SystemCost, SystemKind};
