@@ -15,6 +15,7 @@
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
 //! | `prompts.rs` | names of classes in sentences |
+//! | `soup.rs` | which models are averaged |
 //! | `predict.rs` | single images |
 //! | `predictions/` | every prediction of a test in a file |
 //! | `compare/` | several evaluations beside each other: gains, fronts, grids |
@@ -43,6 +44,7 @@ mod predict;
 mod predictions;
 mod prompts;
 mod protocols;
+mod soup;
 mod stream;
 mod summary;
 mod system;
@@ -67,6 +69,7 @@ pub use protocols::{
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
 };
+pub use soup::{GreedySoup, SoupScore, SoupStep, greedy_soup};
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary, SummaryIntervals};
 pub use system::{JudgedClasses, Outputs, System, SystemCost, SystemKind};
