@@ -41,5 +41,5 @@ pub use memory::StepMemory;
 pub use recipe::Recipe;
 pub use resolved::Resolved;
 pub use start::Resume;
-pub use task::{Fact, Measure, TaskKind, TaskScores, Unit};
+pub use task::{ContrastLoss, Fact, Measure, TaskKind, TaskScores, Unit};
 pub use trainer::{Cooldown, Ended, Observer, Outline, Stop, Trainer, TrainingResult, Weights};
