@@ -23,12 +23,19 @@ pub enum DataError {
     NotFound(String),
     #[error("{0}")]
     Options(String),
+    #[error("a tokenizer: {0}")]
+    Tokenizer(String),
     #[error("{path} has no {split} images")]
     EmptySplit { path: PathBuf, split: &'static str },
     #[error("sample {index} has label {label}, but there are {classes} classes")]
     Label { index: usize, label: usize, classes: usize },
     #[error("sample {index} has no {what}, and this task needs one for every image")]
     Missing { index: usize, what: &'static str },
+    #[error(
+        "sample {name} has no caption, and every image needs one to be paired with a text: give it one, leave \
+         it out, or, where it has a class, let the name of the class be its text"
+    )]
+    NoCaption { name: String },
     #[error("the mask of sample {index} has {found} pixels, but its image is {resolution}")]
     MaskSize { index: usize, found: usize, resolution: Resolution },
     #[error(

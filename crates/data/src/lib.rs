@@ -6,6 +6,7 @@
 //! | `formats/` | data sets on disk, and how one is told from another |
 //! | `augment/` | what training does to an image |
 //! | `corrupt/` | the fifteen common corruptions in five severities |
+//! | `text/` | captions as ids: a tokenizer of anyone's, or one learned from captions |
 //! | `loader/` | batches, in an order that depends on the seed alone |
 //!
 //! Pixels are 8-bit RGB until the last moment; a [`Batch`] holds floats `[B, H, W, 3]`.
@@ -15,6 +16,7 @@
 pub mod augment;
 pub mod corrupt;
 pub mod formats;
+pub mod text;
 pub mod world;
 
 mod dataset;

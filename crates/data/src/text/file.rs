@@ -1,0 +1,310 @@
+//! A `tokenizer.json` of anyone's.
+
+use std::{fmt, path::Path};
+
+use omma_base::files::read_regular;
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use tokenizers::{ModelWrapper, Tokenizer as Pipeline};
+
+use super::{Ids, Tokenizer};
+use crate::{DataError, Result};
+
+/// Bytes of a file; those of 256,000 pieces have 33 MB.
+const MOST_BYTES: u64 = 64 << 20;
+/// Ids of a vocabulary, each of which is a row of a model's embedding.
+pub(super) const MOST_IDS: usize = 1 << 22;
+/// Bytes of a piece.
+const LONGEST_PIECE: usize = 1000;
+/// What padding is called where a file does not say which token it is.
+const PADDINGS: [&str; 4] = ["<pad>", "[PAD]", "<|pad|>", "<PAD>"];
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`, which is used as it is but for what would make it chance (BPE's dropout),
+    /// its own padding and its own length.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = read_regular(path, MOST_BYTES).map_err(DataError::io(path))?;
+        Self::parse(&bytes).map_err(|error| match error {
+            DataError::Tokenizer(why) => DataError::Format { path: path.to_owned(), why },
+            other => other,
+        })
+    }
+
+    /// A `tokenizer.json` in memory.
+    ///
+    /// Padding is the token that the file pads with, or one called `<pad>` or `[PAD]`, unless every text has it anyway (as where CLIP's
+    /// end of text is padding too): then, and where there is none, the file has no padding.
+    pub fn parse(json: &[u8]) -> Result<Self> {
+        let refused = |why: String| DataError::Tokenizer(why);
+        let json = str::from_utf8(json).map_err(|_| refused("it is not text in UTF-8".into()))?;
+        let broken = |error: &dyn fmt::Display| {
+            refused(format!("it is not a tokenizer that can be read: {error}"))
+        };
+        let head: Head = serde_json::from_str(json).map_err(|error| broken(&error))?;
+        let Longest(longest) = head.model.vocab;
+        if longest > LONGEST_PIECE {
+            let why =
+                format!("it has a piece of {longest} bytes, and at most {LONGEST_PIECE} are read");
+            return Err(refused(why));
+        }
+        let mut pipeline: Pipeline = json.parse().map_err(|error| broken(&error))?;
+        pipeline.with_padding(None);
+        pipeline.with_truncation(None).map_err(|error| broken(&error))?;
+        pipeline.set_encode_special_tokens(true);
+        make_certain(&mut pipeline);
+
+        let own = own_ids(&pipeline);
+        if own > MOST_IDS {
+            return Err(refused(format!(
+                "its ids go up to {}, and at most {MOST_IDS} are read",
+                own - 1
+            )));
+        }
+        let unknown = match (&head.model.unk_token, head.model.unk_id) {
+            (Some(token), _) => pipeline.token_to_id(token),
+            (None, id) => id,
+        };
+        let mut tokenizer = Self {
+            pipeline,
+            json: json.to_owned(),
+            ids: Ids::Shifted,
+            vocabulary: own,
+            unknown,
+            frame: 0,
+        };
+        let frame = tokenizer.check_use()?;
+        if let Some(&id) = frame.iter().find(|&&id| id as usize >= own) {
+            let why = format!("it adds the token {id} to every text, but has ids below {own}");
+            return Err(refused(why));
+        }
+        tokenizer.frame = frame.len();
+        let padding = head
+            .padding
+            .map(|padding| padding.pad_id)
+            .or_else(|| PADDINGS.iter().find_map(|name| tokenizer.pipeline.token_to_id(name)));
+        if let Some(id) = padding.filter(|id| !frame.contains(id) && (*id as usize) < own) {
+            tokenizer.ids = Ids::Swapped(id);
+        }
+        tokenizer.vocabulary = tokenizer.ids.vocabulary(own);
+        Ok(tokenizer)
+    }
+
+    /// Tries it on a text with a symbol that no vocabulary has.
+    ///
+    /// - returns: the tokens that a text without words gets
+    fn check_use(&self) -> Result<Vec<u32>> {
+        let failed = |error: tokenizers::Error| {
+            DataError::Tokenizer(format!("it cannot encode every text: {error}"))
+        };
+        for text in ["A red bird.", "\u{10fffd} x"] {
+            self.pipeline.encode(text, true).map_err(failed)?;
+        }
+        let empty = self.pipeline.encode("", false).map_err(failed)?;
+        Ok(self.framed(empty))
+    }
+}
+
+/// One past the largest id.
+fn own_ids(pipeline: &Pipeline) -> usize {
+    let largest = pipeline.get_vocab(true).into_values().max();
+    let ids = largest.map_or(0, |id| id as usize + 1);
+    ids.max(pipeline.get_vocab_size(true))
+}
+
+/// The same text gives the same ids.
+fn make_certain(pipeline: &mut Pipeline) {
+    if let ModelWrapper::BPE(model) = pipeline.get_model()
+        && model.dropout.is_some()
+    {
+        let mut model = model.clone();
+        model.dropout = None;
+        pipeline.with_model(model);
+    }
+}
+
+/// What the library does not tell of a file, or too late.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    padding: Option<Padding>,
+    model: ModelHead,
+}
+
+#[derive(Deserialize)]
+struct Padding {
+    pad_id: u32,
+}
+
+#[derive(Deserialize)]
+struct ModelHead {
+    #[serde(default)]
+    unk_id: Option<u32>,
+    #[serde(default)]
+    unk_token: Option<String>,
+    vocab: Longest,
+}
+
+/// Bytes of the longest text in a list or a table. The library holds pieces in a tree that is as deep as the longest,
+/// and takes it down by recursion.
+struct Longest(usize);
+
+impl<'de> Deserialize<'de> for Longest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LongestVisitor)
+    }
+}
+
+struct LongestVisitor;
+
+impl<'de> Visitor<'de> for LongestVisitor {
+    type Value = Longest;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("pieces with their ids or scores")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Longest, E> {
+        Ok(Longest(text.len()))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Longest, E> {
+        Ok(Longest(0))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Longest, E> {
+        Ok(Longest(0))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Longest, E> {
+        Ok(Longest(0))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Longest, A::Error> {
+        let mut longest = 0;
+        while let Some(Longest(length)) = values.next_element()? {
+            longest = longest.max(length);
+        }
+        Ok(Longest(longest))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Longest, A::Error> {
+        let mut longest = 0;
+        while let Some((Longest(length), IgnoredAny)) = entries.next_entry()? {
+            longest = longest.max(length);
+        }
+        Ok(Longest(longest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIP: &str = include_str!("../../tests/data/clip-tokenizer.json");
+    const T5: &str = include_str!("../../tests/data/t5-tokenizer.json");
+
+    fn changed(json: &str, change: impl FnOnce(&mut serde_json::Value)) -> Result<Tokenizer> {
+        let mut value = serde_json::from_str(json).unwrap();
+        change(&mut value);
+        Tokenizer::parse(value.to_string().as_bytes())
+    }
+
+    fn ids(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+        let encoded = tokenizer.encode(text, 6);
+        encoded.ids[..encoded.used].to_vec()
+    }
+
+    #[test]
+    fn t5s_file_is_used_as_it_is() {
+        let tokenizer = Tokenizer::parse(T5.as_bytes()).unwrap();
+        assert_eq!(tokenizer.json(), T5);
+        assert_eq!(tokenizer.vocabulary(), 12);
+        assert_eq!(tokenizer.encode("a red dogs", 6).ids, [4, 5, 6, 7, 1, 0]);
+        assert_eq!(tokenizer.words(&[5, 1, 0, 99]), ["▁red", "</s>", "<pad>", "?"]);
+    }
+
+    #[test]
+    fn a_file_without_padding_is_shifted_by_it() {
+        let tokenizer = Tokenizer::parse(CLIP.as_bytes()).unwrap();
+        assert_eq!(tokenizer.vocabulary(), 17);
+        assert_eq!(tokenizer.encode("A  red dog", 6).ids, [15, 7, 12, 14, 16, 0]);
+        assert_eq!(tokenizer.words(&[15, 7, 0]), ["<|startoftext|>", "a</w>", "<pad>"]);
+    }
+
+    #[test]
+    fn padding_of_its_own_changes_places_with_zero() {
+        let padded = |id: u32, token: &str| {
+            changed(CLIP, |json| {
+                json["padding"] = serde_json::json!({
+                    "strategy": {"Fixed": 77}, "direction": "Right", "pad_to_multiple_of": null,
+                    "pad_id": id, "pad_type_id": 0, "pad_token": token
+                });
+            })
+            .unwrap()
+        };
+        let tokenizer = padded(12, "do");
+        assert_eq!(tokenizer.vocabulary(), 16);
+        assert_eq!(tokenizer.encode("a red dog", 8).ids, [14, 6, 11, 13, 15, 0, 0, 0]);
+        assert_eq!(tokenizer.encode("aa", 4).ids, [14, 12, 6, 15]);
+        assert_eq!(tokenizer.words(&[0, 12]), ["do", "a"]);
+
+        let ends = padded(15, "<|endoftext|>");
+        assert_eq!(ends.vocabulary(), 17, "what ends every text is no padding of its own");
+        assert_eq!(ends.encode("a", 4).ids, [15, 7, 16, 0]);
+
+        let named = changed(T5, |json| {
+            let vocabulary = json["model"]["vocab"].as_array_mut().unwrap();
+            vocabulary.swap(0, 3);
+        });
+        assert_eq!(ids(&named.unwrap(), "a d"), [4, 3, 8, 1], "<pad> is 3 and ▁ is 0 in the file");
+    }
+
+    #[test]
+    fn a_file_cannot_make_ids_chance_or_its_own_length() {
+        let tokenizer = changed(CLIP, |json| {
+            json["model"]["dropout"] = 0.9.into();
+            json["truncation"] = serde_json::json!({
+                "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0
+            });
+        })
+        .unwrap();
+        let first = tokenizer.encode("a red dog", 6);
+        assert_eq!(first.ids, [15, 7, 12, 14, 16, 0]);
+        assert!((0..50).all(|_| tokenizer.encode("a red dog", 6) == first));
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_say_why() {
+        let why = |tokenizer: Result<Tokenizer>| tokenizer.unwrap_err().to_string();
+        assert!(why(Tokenizer::parse(b"\xff")).contains("UTF-8"));
+        assert!(why(Tokenizer::parse(b"{}")).contains("model"));
+        assert!(why(Tokenizer::parse(&T5.as_bytes()[..900])).contains("can be read"));
+        let sort =
+            |kind: &str| changed(T5, |json| json["normalizer"] = serde_json::json!({"type": kind}));
+        assert!(why(sort("Magic")).contains("can be read"));
+        let no_unknown = changed(T5, |json| json["model"]["unk_id"] = serde_json::Value::Null);
+        assert!(why(no_unknown).contains("every text"));
+        let adds = changed(T5, |json| {
+            json["post_processor"]["special_tokens"]["</s>"]["ids"] = serde_json::json!([4000]);
+        });
+        assert!(why(adds).contains("4000"));
+        let far = changed(CLIP, |json| json["model"]["vocab"]["a"] = u32::MAX.into());
+        assert!(why(far).contains("4194304"));
+        let long = changed(T5, |json| json["model"]["vocab"][4][0] = "x".repeat(100_000).into());
+        assert!(why(long).contains("100000 bytes"));
+    }
+
+    #[test]
+    fn reading_names_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        std::fs::write(&path, "[]").unwrap();
+        let message = Tokenizer::read(&path).unwrap_err().to_string();
+        assert!(message.contains("tokenizer.json"), "{message}");
+        assert!(Tokenizer::read(folder.path()).unwrap_err().to_string().contains("folder"));
+        std::fs::File::create(&path).unwrap().set_len(MOST_BYTES + 1).unwrap();
+        assert!(Tokenizer::read(&path).unwrap_err().to_string().contains("at most"));
+    }
+}
