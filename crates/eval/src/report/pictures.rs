@@ -56,6 +56,27 @@ pub(super) fn predictions(draft: Draft, gallery: &Gallery) -> Draft {
     })
 }
 
+/// Texts and the images that they find.
+pub(super) fn retrieval(draft: Draft, gallery: &Gallery) -> Draft {
+    let pictures = &gallery.retrieval;
+    let mut draft = draft;
+    if !pictures.right.is_empty() {
+        draft = draft.add(|page| {
+            page.subsection("Found")
+                .text("Texts whose own image comes first, with the images that follow it and their similarity.")
+                .picture_rows(pictures.right.clone())
+        });
+    }
+    if !pictures.wrong.is_empty() {
+        draft = draft.add(|page| {
+            page.subsection("Not found first")
+                .text("Texts that other images come before, with the best of them; the own image is marked.")
+                .picture_rows(pictures.wrong.clone())
+        });
+    }
+    draft
+}
+
 /// The worst corruption, below what else there is on corrupted images.
 pub(super) fn corruption(draft: Draft, gallery: &Gallery) -> Draft {
     let Some(CorruptionPictures { name, error, rows }) = &gallery.corruption else { return draft };

@@ -18,6 +18,7 @@ use omma_data::{
     HoldingOut, Pixels, Selection, Shared, TargetKind, TrainOptions,
     augment::{Augmentation, Mixing},
     formats::{Columns, DataSpec},
+    text::TokenizerKind,
 };
 use omma_eval::pixels_for;
 use omma_model::{ModelConfig, ModelError, short_name};
@@ -33,7 +34,7 @@ use crate::{
     error::{Result, TrainError},
     freezing::Freeze,
     optimiser::{OptimiserConfig, Schedule},
-    task::TaskKind,
+    task::{ContrastLoss, TaskKind},
 };
 
 /// Where images come from.
@@ -177,6 +178,19 @@ impl TrainRecipe {
     }
 }
 
+/// How images and texts are held against each other.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContrastRecipe {
+    /// The loss of a batch.
+    pub loss: ContrastLoss,
+    /// A `tokenizer.json`; without one, that of the checkpoint to start from, or else one that is learned from
+    /// the captions, of at most `model.text.vocabulary` tokens.
+    pub tokenizer: Option<PathBuf>,
+    /// How that is learned: `unigram`, as T5's is, or `bpe`.
+    pub vocabulary: TokenizerKind,
+}
+
 /// Everything that makes a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -203,6 +217,8 @@ pub struct Recipe {
     pub schedule: Schedule,
     /// How long, and in what portions.
     pub train: TrainRecipe,
+    /// How images and texts are held against each other, where that is the task.
+    pub contrast: ContrastRecipe,
     /// What is trained. The number of classes is that of the data.
     pub model: ModelConfig,
 }
