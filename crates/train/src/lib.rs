@@ -38,7 +38,7 @@ mod trainer;
 pub use error::{Result, TrainError};
 pub use freezing::Freeze;
 pub use memory::StepMemory;
-pub use recipe::Recipe;
+pub use recipe::{Captions, ContrastRecipe, Recipe};
 pub use resolved::Resolved;
 pub use start::Resume;
 pub use task::{ContrastLoss, Fact, Measure, TaskKind, TaskScores, Unit};
