@@ -15,6 +15,7 @@
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
 //! | `prompts.rs`, `reader.rs` | names of classes in sentences; images and texts as vectors of one space |
+//! | `soup.rs` | which models are averaged |
 //! | `predict.rs` | single images |
 //! | `predictions/` | every prediction of a test in a file |
 //! | `compare/` | several evaluations beside each other: gains, fronts, grids |
@@ -44,6 +45,7 @@ mod predictions;
 mod prompts;
 mod protocols;
 mod reader;
+mod soup;
 mod stream;
 mod summary;
 mod system;
@@ -71,6 +73,7 @@ pub use protocols::{
     test::{Test, TestProtocol, TestRecord},
 };
 pub use reader::{EmbeddedData, Reader};
+pub use soup::{GreedySoup, SoupScore, SoupStep, greedy_soup};
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary, SummaryIntervals};
 pub use system::{JudgedClasses, Outputs, PromptRecord, System, SystemCost, SystemKind};

@@ -58,6 +58,12 @@ pub enum ModelError {
     Ensemble { what: &'static str, first: usize, other: usize },
     #[error("an ensemble of nothing")]
     EmptyEnsemble,
+    #[error("an average of nothing")]
+    EmptySoup,
+    #[error(
+        "an average needs models of one configuration: {setting} is {first} in the first and {other} in another"
+    )]
+    Soup { setting: String, first: String, other: String },
     #[error(transparent)]
     Routing(#[from] RoutingError),
 

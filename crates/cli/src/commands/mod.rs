@@ -13,6 +13,7 @@ pub(crate) mod man;
 pub(crate) mod predict;
 pub(crate) mod probe;
 pub(crate) mod recipes;
+pub(crate) mod soup;
 pub(crate) mod study;
 pub(crate) mod sweep;
 pub(crate) mod train;

@@ -20,6 +20,7 @@ pub(super) const RANGES: &Ranges = &[
     ("data.world_seed", SEED),
     ("data.limit", MANY),
     ("data.validation", BELOW_ONE),
+    ("data.share", Range::of(1.0, 1_000_000.0)),
     ("data.bad_share", SHARE),
     ("data.cache_augmentations", Range::of(0.0, 1_000.0)),
     ("data.workers", Range::of(0.0, 256.0)),
@@ -54,6 +55,7 @@ pub(super) const RANGES: &Ranges = &[
     ("train.checkpoint_every", MANY),
     ("train.checkpoint_minutes", Range::of(0.0, 1e6)),
     ("train.keep", Range::of(1.0, 1e6)),
+    ("train.keep_every", MANY),
     ("train.log_every", Range::of(1.0, 1e12)),
     ("train.explosion", Range::above(0.0, 1e12)),
 ];

@@ -1,5 +1,7 @@
 //! The page at the end of a run: what every task has, around what its task shows.
 
+mod modalities;
+
 use omma_eval::routing::LayerHealth;
 use omma_report::{Bars, Figure, Lines, Page, Series};
 
@@ -8,7 +10,7 @@ use crate::{
     logs::{EvaluationRecord, Record, StretchRecord, TrainRecord, read_records},
     recipe::Recipe,
     resolved::Resolved,
-    run::{Environment, RunFolder},
+    run::{Environment, Origin, RunFolder},
     task::{Measure, Unit},
     trainer::{Outline, TrainingResult},
 };
@@ -40,6 +42,13 @@ pub(crate) fn report(
     if let Some(text) = resolved.task.about_learning() {
         page = page.text(&text);
     }
+    if let Some(Origin { run, step, .. }) = &result.cooldown_of {
+        page = page.text(&format!(
+            "A cooldown of {}: it began with the weights that this had after step {step}, and with what its \
+             optimiser remembered.",
+            run.display()
+        ));
+    }
     for record in &stretches {
         page = page.text(&extended(run, record));
     }
@@ -53,6 +62,7 @@ pub(crate) fn report(
             )
             .figures(routing(&result.routing, &train));
     }
+    page = modalities::section(page, recipe, &train);
     let page = sections(page).section("Run").table(&["", ""], &about(recipe, outline, result));
     Ok(page.html())
 }
