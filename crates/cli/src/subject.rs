@@ -50,18 +50,7 @@ impl Candidate {
         }
         let (run, recipe) = RunFolder::open(path)?;
         let unfinished = !run.is_finished();
-        let model = match unfinished {
-            false => load_any(path, device)?,
-            true => {
-                let checkpoints = run.checkpoints();
-                let best = checkpoints.best()?.map(|best| best.step);
-                let Some(step) = best.or(checkpoints.steps()?.last().copied()) else {
-                    bail!("{} has not come to its first checkpoint yet", path.display());
-                };
-                note(format!("{} is not finished; taking step {step}", path.display()));
-                load_any(&checkpoints.at(step), device)?
-            }
-        };
+        let model = load_any(&checkpoint_of(path)?, device)?;
         let classes = class_names(&run.file("classes.json"), model.config().classes())?;
         let (path, recipe, settings) = (path.to_owned(), Some(recipe), Vec::new());
         Ok(Self { path, model, recipe, classes, unfinished, settings })
@@ -114,6 +103,24 @@ impl Candidate {
     pub(crate) fn has_folder(&self) -> bool {
         self.recipe.is_some() && !self.unfinished
     }
+}
+
+/// The checkpoint that a path means: itself, or of an unfinished run the best so far.
+pub(crate) fn checkpoint_of(path: &Path) -> Result<PathBuf> {
+    if !path.join("recipe.toml").is_file() {
+        return Ok(path.to_owned());
+    }
+    let (run, _) = RunFolder::open(path)?;
+    if run.is_finished() {
+        return Ok(path.to_owned());
+    }
+    let checkpoints = run.checkpoints();
+    let best = checkpoints.best()?.map(|best| best.step);
+    let Some(step) = best.or(checkpoints.steps()?.last().copied()) else {
+        bail!("{} has not come to its first checkpoint yet", path.display());
+    };
+    note(format!("{} is not finished; taking step {step}", path.display()));
+    Ok(checkpoints.at(step))
 }
 
 /// Tells a recipe, all but its seed, from others.

@@ -278,7 +278,7 @@ mod tests {
     fn what_is_shared_is_a_piece_where_there_is_no_room_for_words() {
         let words =
             [("unseen", 20), ("unmade", 20), ("undone", 20), ("unable", 20), ("unread", 20)];
-        let characters = 10;
+        let characters = 11;
         let found = found(&words, characters + 1);
         assert_eq!(found.len(), characters + 1);
         assert!(texts(&found).contains(&"un"), "{found:?}");
