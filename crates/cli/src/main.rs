@@ -32,7 +32,8 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// Vision mixtures of experts: train, evaluate, compare, predict, search, convert, upcycle, adapt, inspect.
+/// Vision mixtures of experts: train, evaluate, compare, predict, search, convert, upcycle, adapt, average,
+/// inspect.
 #[derive(Parser)]
 #[command(name = "omma", version, propagate_version = true)]
 struct Arguments {
@@ -66,6 +67,7 @@ enum Command {
     Convert(commands::convert::Convert),
     Upcycle(commands::upcycle::Upcycle),
     Adapt(commands::adapt::Adapt),
+    Soup(commands::soup::Soup),
     Inspect(commands::inspect::Inspect),
     Completions(commands::completions::Completions),
     Man(commands::man::ManPages),
@@ -108,6 +110,7 @@ fn main() -> ExitCode {
         Command::Convert(command) => command.run(&device),
         Command::Upcycle(command) => command.run(&device),
         Command::Adapt(command) => command.run(&device),
+        Command::Soup(command) => command.run(&device),
         Command::Inspect(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Man(command) => command.run(),

@@ -250,6 +250,53 @@ impl Data {
         })
     }
 
+    /// What models are averaged by: what the user names, or else what all of them were trained on. Its held-out
+    /// images are those that every model held out that has learned from it, at any time.
+    ///
+    /// - `recipes`: of every model, all that it was trained by; none where that is not known
+    pub(crate) fn of_soup(
+        named: Option<&str>,
+        columns: Option<&Columns>,
+        recipes: &[Vec<Recipe>],
+        resolution: Resolution,
+    ) -> Result<Self> {
+        let all = || recipes.iter().flatten();
+        let name = match (named, all().next()) {
+            (Some(name), _) => whole_name(name),
+            (None, Some(first)) => {
+                let name = whole_name(&first.data.name);
+                if let Some(other) = all().find(|other| whole_name(&other.data.name) != name) {
+                    bail!(
+                        "they were trained on different data ({name} and {}); say which to judge them by with \
+                         --data",
+                        other.data.name
+                    );
+                }
+                name
+            }
+            (None, None) => {
+                bail!("checkpoints do not know their data; say what to judge them by with --data")
+            }
+        };
+        let learned_from = || all().filter(|recipe| whole_name(&recipe.data.name) == name);
+        let cut = |recipe: &Recipe| (recipe.data.columns.clone(), recipe.data.holding_out);
+        let same = |recipe: &&Recipe| {
+            columns.is_none_or(|said| recipe.data.columns.as_ref() == Some(said))
+        };
+        let Some(known) = learned_from().find(same) else {
+            let spec = DataSpec { resolution, columns: columns.cloned(), ..DataSpec::named(&name) };
+            let trained_on = learned_from().next().is_some();
+            return Ok(Self { spec, recipe: None, trained_on, conflict: None });
+        };
+        let all_known = recipes.iter().all(|own| !own.is_empty());
+        let alike = learned_from().all(|other| same_parts(&other.data, &known.data));
+        let other = learned_from().find(|other| cut(other) != cut(known));
+        let conflict = other.map(|other| [known, other].map(|one| one.name.clone()));
+        let spec = DataSpec { name, resolution, ..known.data_spec() };
+        let recipe = (all_known && alike).then(|| known.data.clone());
+        Ok(Self { spec, recipe, trained_on: true, conflict })
+    }
+
     /// A part of it, and which that is: without a wish, all of data without splits of its own that no model
     /// was trained on, else the test images. At most `limit` samples, evenly spread.
     pub(crate) fn part(

@@ -11,8 +11,8 @@ pub struct Sample {
     pub picture: Picture,
     /// Its place in the names of the classes.
     pub label: usize,
-    /// What it shows, in words.
-    pub caption: Option<String>,
+    /// What it shows, in words: as many texts as there are, each of which says it alone.
+    pub captions: Vec<String>,
     /// `[H, W]` of the picture: the class of every pixel. In the built-in world, 0 is the background.
     pub mask: Option<Vec<u8>>,
 }
@@ -20,7 +20,7 @@ pub struct Sample {
 impl Sample {
     /// An image of which no more than its class is known.
     pub fn new(picture: Picture, label: usize) -> Self {
-        Self { picture, label, caption: None, mask: None }
+        Self { picture, label, captions: Vec::new(), mask: None }
     }
 }
 
@@ -47,6 +47,16 @@ pub trait Dataset: Send + Sync {
     /// comes from.
     fn name(&self, index: usize) -> String {
         index.to_string()
+    }
+
+    /// What a sample shows, in words, without its image where that can be.
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        Ok(self.get(index)?.captions)
+    }
+
+    /// Whether there are captions; single samples may lack them all the same.
+    fn has_captions(&self) -> bool {
+        false
     }
 }
 
@@ -128,6 +138,14 @@ impl Dataset for Selection {
     fn name(&self, index: usize) -> String {
         self.of.name(self.indices[index])
     }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        self.of.captions(self.indices[index])
+    }
+
+    fn has_captions(&self) -> bool {
+        self.of.has_captions()
+    }
 }
 
 /// The samples of two data sets of the same classes, one after the other.
@@ -168,6 +186,15 @@ impl Dataset for Joined {
         // Both parts count their samples from 0.
         if name.bytes().all(|byte| byte.is_ascii_digit()) { index.to_string() } else { name }
     }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        let (part, index) = self.find(index);
+        part.captions(index)
+    }
+
+    fn has_captions(&self) -> bool {
+        self.0.has_captions() && self.1.has_captions()
+    }
 }
 
 #[cfg(test)]
@@ -205,6 +232,20 @@ mod tests {
         assert_eq!(names, ["0", "8", "16", "24", "32"]);
         let both = Joined(world(3), world(2));
         assert_eq!([both.name(1), both.name(4)], ["1", "4"]);
+    }
+
+    #[test]
+    fn captions_are_those_of_the_samples_that_were_chosen() {
+        let world = |samples| -> Shared {
+            Arc::new(World::new(1, Resolution::square(8), samples, Split::Train, Variant::Usual))
+        };
+        let few = Selection::spread(&world(40), 5);
+        let both: Shared = Arc::new(Joined(few.clone(), world(3)));
+        assert!(few.has_captions() && both.has_captions());
+        for (index, of) in [(0, 0), (1, 8), (4, 32), (5, 0), (7, 2)] {
+            assert_eq!(both.captions(index).unwrap(), world(40).captions(of).unwrap());
+            assert_eq!(both.captions(index).unwrap(), both.get(index).unwrap().captions);
+        }
     }
 
     #[test]

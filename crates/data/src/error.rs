@@ -31,6 +31,11 @@ pub enum DataError {
     Label { index: usize, label: usize, classes: usize },
     #[error("sample {index} has no {what}, and this task needs one for every image")]
     Missing { index: usize, what: &'static str },
+    #[error(
+        "sample {name} has no caption, and every image needs one to be paired with a text: give it one, leave \
+         it out, or, where it has a class, let the name of the class be its text"
+    )]
+    NoCaption { name: String },
     #[error("the mask of sample {index} has {found} pixels, but its image is {resolution}")]
     MaskSize { index: usize, found: usize, resolution: Resolution },
     #[error(

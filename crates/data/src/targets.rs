@@ -1,8 +1,11 @@
 //! What a model is to predict of images.
 
+use omma_base::Seed;
+use rand::seq::IndexedRandom;
+
 use crate::{
     augment::Transform,
-    dataset::Sample,
+    dataset::{Sample, Shared},
     error::{DataError, Result},
     mask::Mask,
 };
@@ -38,7 +41,8 @@ pub enum TargetKind {
     },
     /// The class of each of its pixels; they are moved as the image is.
     Masks,
-    /// Its caption, as it is. What it says of left and right is wrong in an image that was mirrored.
+    /// One of its captions, as it is: in training another one every time, drawn from the batch's seed; else
+    /// the first. What it says of left and right is wrong in an image that was mirrored.
     Texts,
 }
 
@@ -58,20 +62,26 @@ pub(crate) enum Target {
 
 impl TargetKind {
     /// The target of a sample whose picture is transformed like this.
+    ///
+    /// - `seed`: what one of several captions is drawn from; without, the first is taken
     pub(crate) fn of(
         self,
+        data: &Shared,
         (index, sample): (usize, &mut Sample),
-        classes: usize,
         transform: &Transform,
+        seed: Option<Seed>,
     ) -> Result<Target> {
-        let missing = |what| DataError::Missing { index, what };
+        let classes = data.classes().len();
         match self {
+            // Where there are only captions, there is no class to be wrong about.
+            Self::Classes { .. } if classes == 0 && data.has_captions() => Ok(Target::Class(0)),
             Self::Classes { .. } if sample.label >= classes => {
                 Err(DataError::Label { index, label: sample.label, classes })
             }
             Self::Classes { .. } => Ok(Target::Class(sample.label)),
             Self::Masks => {
-                let pixels = sample.mask.take().ok_or_else(|| missing("mask"))?;
+                let pixels =
+                    sample.mask.take().ok_or(DataError::Missing { index, what: "mask" })?;
                 let resolution = sample.picture.resolution();
                 if pixels.len() != resolution.pixels() {
                     let found = pixels.len();
@@ -80,7 +90,13 @@ impl TargetKind {
                 Ok(Target::Mask(transform.mask(&Mask { resolution, pixels })))
             }
             Self::Texts => {
-                sample.caption.take().map(Target::Text).ok_or_else(|| missing("caption"))
+                let captions = &sample.captions;
+                let caption = match seed {
+                    Some(seed) => captions.choose(&mut seed.rng()),
+                    None => captions.first(),
+                };
+                let name = || DataError::NoCaption { name: data.name(index) };
+                caption.cloned().map(Target::Text).ok_or_else(name)
             }
         }
     }

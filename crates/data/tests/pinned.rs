@@ -120,7 +120,7 @@ fn scenes_are_what_they_were() {
         let pixels: Vec<u8> = samples.iter().flat_map(|s| s.picture.pixels.clone()).collect();
         let masks: Vec<u8> = samples.iter().flat_map(|s| s.mask.clone().unwrap()).collect();
         let words: Vec<u8> =
-            samples.iter().flat_map(|s| s.caption.clone().unwrap().into_bytes()).collect();
+            samples.iter().flat_map(|s| s.captions.concat().into_bytes()).collect();
         found.push([checksum(pixels), checksum(masks), checksum(words)]);
     }
     assert_eq!(

@@ -14,6 +14,8 @@
 //! | `gallery/` | pictures for a page: predictions, the worst corruption, what experts take |
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
+//! | `prompts.rs` | names of classes in sentences |
+//! | `soup.rs` | which models are averaged |
 //! | `predict.rs` | single images |
 //! | `predictions/` | every prediction of a test in a file |
 //! | `compare/` | several evaluations beside each other: gains, fronts, grids |
@@ -40,7 +42,9 @@ mod inputs;
 mod outcomes;
 mod predict;
 mod predictions;
+mod prompts;
 mod protocols;
+mod soup;
 mod stream;
 mod summary;
 mod system;
@@ -54,6 +58,7 @@ pub use inputs::{images_of, pixels_for};
 pub use outcomes::{IMAGES_FILE, ImageOutcome, Outcomes};
 pub use predict::{Guess, Prediction, predict};
 pub use predictions::PredictionFormat;
+pub use prompts::{Templates, are_numbers, spoken};
 pub use protocols::{
     Evaluation, ImageResults, Protocol, evaluate,
     fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
@@ -64,6 +69,7 @@ pub use protocols::{
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
 };
+pub use soup::{GreedySoup, SoupScore, SoupStep, greedy_soup};
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary, SummaryIntervals};
 pub use system::{JudgedClasses, Outputs, System, SystemCost, SystemKind};

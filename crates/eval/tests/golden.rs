@@ -3,7 +3,10 @@
 use burn::tensor::Device;
 use omma_eval::{
     OodPositive, OodRecord,
-    metrics::{Diversity, Scores, Segmentation, largest, mean_of_members},
+    metrics::{
+        Diversity, Embeddings, Retrieval, Scores, Segmentation, largest, mean_of_members,
+        zero_shot_classifier,
+    },
     probe::Support,
 };
 use omma_golden::{Case, Kind, check_cases};
@@ -11,10 +14,15 @@ use omma_golden::{Case, Kind, check_cases};
 #[test]
 fn metrics_and_probes_agree_with_their_references() {
     check_cases(
-        |kind| [Kind::Metrics, Kind::FewShot, Kind::Detection].contains(&kind),
+        |kind| {
+            let own = [Kind::Metrics, Kind::FewShot, Kind::Detection];
+            own.contains(&kind) || [Kind::ZeroShot, Kind::Retrieval].contains(&kind)
+        },
         |kind, case| match kind {
             Kind::Metrics => metrics(case),
             Kind::Detection => detection(case),
+            Kind::ZeroShot => zero_shot(case),
+            Kind::Retrieval => retrieval(case),
             _ => fewshot(case),
         },
     );
@@ -140,5 +148,34 @@ fn fewshot(case: &Case) {
         case.expect_values(&output("w"), &weights);
         case.expect_values(&output("scores"), &scores);
         case.expect_values(&output("accuracy"), &accuracy);
+    }
+}
+
+fn embeddings(case: &Case, name: &str) -> Embeddings {
+    Embeddings::new(case.floats(name).to_vec(), *case.shape(name).last().unwrap())
+}
+
+fn zero_shot(case: &Case) {
+    let device = Device::flex();
+    let prompts = embeddings(case, "input/prompt_embeddings");
+    let classifier = zero_shot_classifier(&prompts, case.size("prompts")).tensor(&device);
+    let classifier = classifier.transpose();
+    case.expect("output/classifier", &classifier);
+    let logits = embeddings(case, "input/image").tensor(&device).matmul(classifier);
+    case.expect("output/logits", &logits);
+    let logits = Embeddings::of(logits);
+    case.expect_ints("output/predicted", logits.rows().map(|logits| largest(logits) as i32));
+}
+
+fn retrieval(case: &Case) {
+    let (images, texts) = (embeddings(case, "input/image"), embeddings(case, "input/text"));
+    let owners = indices(case, "input/owner");
+    let found = Retrieval::of(&images, &texts, &owners, &Device::flex(), &mut ()).unwrap().unwrap();
+    for (way, found) in
+        [("text_to_image", found.text_to_image), ("image_to_text", found.image_to_text)]
+    {
+        for (k, share) in found.recall.each() {
+            case.expect_values(&format!("output/{way}_recall_at_{k}"), &[*share as f32]);
+        }
     }
 }

@@ -41,6 +41,16 @@ pub enum Kind {
     FewShot,
     /// Images from elsewhere among others.
     Detection,
+    /// Two towers, of images and of texts.
+    TwoTowers,
+    /// One tower for both.
+    OneTower,
+    /// The loss of pairs.
+    Contrast,
+    /// Classifiers from texts.
+    ZeroShot,
+    /// Finding images by texts and texts by images.
+    Retrieval,
     /// Nothing in this workspace answers for it yet.
     NotYet,
 }
@@ -65,12 +75,11 @@ const KINDS: &[(&str, Kind)] = &[
     ("few-shot probe", Kind::FewShot),
     ("OOD-detection and segmentation metrics", Kind::Metrics),
     ("Detection of images from elsewhere", Kind::Detection),
-    // Not yet: text and contrast.
-    ("Two-tower contrastive model", Kind::NotYet),
-    ("One tower for images and text", Kind::NotYet),
-    ("Contrastive softmax loss", Kind::NotYet),
-    ("Text-to-image and image-to-text recall", Kind::NotYet),
-    ("Zero-shot classifier", Kind::NotYet),
+    ("Two-tower contrastive model", Kind::TwoTowers),
+    ("One tower for images and text", Kind::OneTower),
+    ("Contrastive softmax loss", Kind::Contrast),
+    ("Text-to-image and image-to-text recall", Kind::Retrieval),
+    ("Zero-shot classifier", Kind::ZeroShot),
     // Not yet: segmentation, and subsets of soft experts.
     ("Linear segmentation head", Kind::NotYet),
     ("Best subset of a Soft MoE's experts", Kind::NotYet),
@@ -94,6 +103,11 @@ impl Kind {
             Self::Metrics,
             Self::FewShot,
             Self::Detection,
+            Self::TwoTowers,
+            Self::OneTower,
+            Self::Contrast,
+            Self::ZeroShot,
+            Self::Retrieval,
             Self::NotYet,
         ];
         !others.contains(&self)

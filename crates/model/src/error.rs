@@ -46,12 +46,24 @@ pub enum ModelError {
     SettingSyntax { text: String },
     #[error("{what}: expected {expected:?}, found {found:?}")]
     Shape { what: String, expected: Vec<usize>, found: Vec<usize> },
+    #[error("the model reads no text; one that was trained by contrast (`omma train limoe`) does")]
+    ReadsNoText,
+    #[error(
+        "a text has token {token}, and the model knows {vocabulary} tokens: its tokenizer is another's"
+    )]
+    UnknownToken { token: i32, vocabulary: usize },
     #[error(
         "an ensemble needs members that agree: {what} is {first} in the first and {other} in another"
     )]
     Ensemble { what: &'static str, first: usize, other: usize },
     #[error("an ensemble of nothing")]
     EmptyEnsemble,
+    #[error("an average of nothing")]
+    EmptySoup,
+    #[error(
+        "an average needs models of one configuration: {setting} is {first} in the first and {other} in another"
+    )]
+    Soup { setting: String, first: String, other: String },
     #[error(transparent)]
     Routing(#[from] RoutingError),
 

@@ -20,9 +20,10 @@
 //! | folder | room for |
 //! |---|---|
 //! | `config/` | what a model is: sizes, placement, presets, `key=value` settings |
-//! | `inputs/` | what becomes tokens: patches of images |
+//! | `inputs/` | what becomes tokens: patches of images, words of texts |
 //! | `encoder.rs`, `layers/` | what tokens pass: blocks and their parts, one file each |
-//! | `heads/` | what tokens become: a classifier's predictions |
+//! | `heads/` | what tokens become: a classifier's predictions, vectors of images and texts |
+//! | `pairs.rs`, `contrast.rs` | images and texts as vectors in one space, and the losses of pairs |
 //! | `systems/` | what goes around a model: deep ensembles, upcycling, adaptation |
 //! | `checkpoint/` | our files: names, checksums, atomic writes |
 //! | `import/` | other people's files: readers, tables of names, their definitions |
@@ -41,33 +42,37 @@ pub mod import;
 pub mod systems;
 
 mod config;
+mod contrast;
 mod encoder;
 mod error;
 mod heads;
 mod inputs;
 mod layers;
 mod mode;
+mod pairs;
 mod parameters;
 mod predictions;
 mod tensors;
 mod vit;
 
 pub use config::{
-    BatchEnsembleConfig, ClassifierConfig, EncoderConfig, ExpertStart, FastWeights,
+    BatchEnsembleConfig, ClassifierConfig, ContrastConfig, EncoderConfig, ExpertStart, FastWeights,
     FeedForwardKind, HeadConfig, ImageConfig, Margin, MimoConfig, ModelConfig, MoeConfig,
-    Normalisation, PRESETS, Placement, Pooling, Position, Tiling, apply_settings, apply_value,
-    full_name, precedence, preset, short_name,
+    Normalisation, PRESETS, Padding, Placement, Pooling, Position, ScaleForm, TextConfig,
+    TextPooling, Tiling, apply_settings, apply_value, full_name, precedence, preset, short_name,
 };
+pub use contrast::{sigmoid_contrast, similarities, softmax_contrast};
 pub use encoder::{Encoded, Encoder, Stage};
 pub use error::{ModelError, Result};
-pub use heads::{AttentionPooling, Classifier, Head};
-pub use inputs::PatchEmbedding;
+pub use heads::{AttentionPooling, Classifier, Contrast, Head, Projection};
+pub use inputs::{PatchEmbedding, TextTower};
 pub use layers::{
     Attention, BatchEnsembleMlp, Block, Dense, Experts, ExpertsConfig, FeedForward,
     LAYER_NORM_EPSILON, Mlp, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput, Norm, SharedMatrices,
 };
 pub use mode::Mode;
 pub use omma_kernels::Activation;
+pub use pairs::{Embedded, Pairs, TEXTS, text_tensor};
 pub use parameters::{
     Parameter, ParameterValues, frozen, parameter_values, parameters, with_values,
 };

@@ -18,6 +18,8 @@ use crate::{
 /// however modules are put together.
 const NAMES: &[(&str, &str)] = &[
     ("encoder.", ""),
+    ("text.encoder.", "text."),
+    ("head.text_pool.", "text.pool."),
     ("head.norm.", "norm."),
     ("head.pool.", "pool."),
     ("head.representation.", "representation."),

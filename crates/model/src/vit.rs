@@ -12,7 +12,7 @@ use crate::{
     encoder::{Encoded, Encoder, Stage},
     error::{ModelError, Result},
     heads::Head,
-    inputs::PatchEmbedding,
+    inputs::{PatchEmbedding, TextTower},
     mode::Mode,
     predictions::Predictions,
 };
@@ -20,11 +20,13 @@ use crate::{
 /// The modality of images, for routers that tell modalities apart.
 pub const IMAGES: usize = 0;
 
-/// Patches, encoder, head.
+/// Patches, encoder, head; and texts, where they are compared with images (`pairs.rs`).
 #[derive(Module, Debug)]
 pub struct VisionTransformer {
     /// From pixels to tokens.
     pub embed: PatchEmbedding,
+    /// From texts to tokens, of a model that reads.
+    pub text: Option<TextTower>,
     /// What tokens pass.
     pub encoder: Encoder,
     /// From tokens to predictions.
@@ -62,6 +64,7 @@ impl ModelConfig {
         let embedding = seed.named("embedding");
         Ok(VisionTransformer {
             embed: PatchEmbedding::new(&self.image, width, images, embedding, device),
+            text: TextTower::new(self, seed, device)?,
             encoder: self.encoder.init(normalises, seed, device)?,
             head: Head::new(self, seed, device),
             config: self.clone(),
@@ -172,7 +175,7 @@ impl VisionTransformer {
         Output { predictions, features, routings }
     }
 
-    fn checked(&self, images: Tensor<4>) -> Result<Tensor<4>> {
+    pub(crate) fn checked(&self, images: Tensor<4>) -> Result<Tensor<4>> {
         let ImageConfig { channels, patch, .. } = self.config.image;
         let members = self.config.images_per_input();
         let [batch, height, width, found] = images.dims();

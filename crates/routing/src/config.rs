@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     affinity::{Affinity, CombineWeights, Sinkhorn, SparseTransport},
-    allocation::{Allocation, ExpertChoice, Soft, TokenChoice},
+    allocation::{Allocation, ExpertChoice, Order, Soft, TokenChoice},
     capacity::{Capacity, Rounding},
     error::{Result, RoutingError},
     layout::{Grouping, Scope},
@@ -109,6 +109,23 @@ impl RouterConfig {
                 experts,
                 Allocation::TokenChoice(TokenChoice { capacity, ..TokenChoice::dropless(k) }),
             )
+        }
+    }
+
+    /// LIMoE's router (paper 002): one expert per token of either modality, served by batch priority, with
+    /// noise 1 (App. B.1) and the losses of [`LossTerm::limoe`]. The appendices do not name a capacity in
+    /// training; it is V-MoE's 1.05 (arXiv:2106.05974), which experts that are in balance keep to. Images
+    /// or texts alone are served without a limit (App. D.1 has 16 instead).
+    pub fn limoe(experts: usize, text_experts: f64, image_experts: f64) -> Self {
+        let choice = TokenChoice {
+            capacity: Some(Capacity::factor(1.05)),
+            order: Order::MaxGate,
+            ..TokenChoice::dropless(1)
+        };
+        Self {
+            noise: 1.0,
+            losses: LossTerm::limoe(text_experts, image_experts),
+            ..Self::new(experts, Allocation::TokenChoice(choice))
         }
     }
 
@@ -254,7 +271,6 @@ fn not_negative(name: &'static str, value: f64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::allocation::Order;
 
     /// Paper 000 App. A.3 (C = 1.5 in training) and App. C.2 (importance and load, 0.01 in all); σ = 1/E
     /// (§2.1) while training only. Paper 001 Algorithm 1 goes through the tokens as they stand, and so do

@@ -1,6 +1,6 @@
 //! How tokens lie in their matrix, and which of them are routed together.
 
-use std::{fmt, ops::Range, str::FromStr};
+use std::{fmt, ops::Range, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,8 @@ pub struct Sequences {
 pub struct Layout {
     members: usize,
     kinds: Vec<Sequences>,
+    /// Rows that hold no token, where there are any.
+    absent: Option<Arc<[bool]>>,
 }
 
 impl Layout {
@@ -36,7 +38,34 @@ impl Layout {
 
     /// Several kinds of sequences, each sequence once.
     pub fn of(kinds: Vec<Sequences>) -> Self {
-        Self { members: 1, kinds }
+        Self { members: 1, kinds, absent: None }
+    }
+
+    /// The same, with rows that hold no token: padding that is neither attended to nor routed.
+    ///
+    /// # Panics
+    /// If there are not as many as rows.
+    pub fn without(self, absent: Vec<bool>) -> Self {
+        assert_eq!(absent.len(), self.rows(), "a layout's rows");
+        Self { absent: absent.contains(&true).then(|| absent.into()), ..self }
+    }
+
+    /// `[N]`: whether a row holds no token; nothing where all of them do.
+    pub fn absent(&self) -> Option<&[bool]> {
+        self.absent.as_deref()
+    }
+
+    /// Where some rows hold no token, the rows that do, and how they lie by themselves: each a sequence of
+    /// its own.
+    pub fn present(&self) -> Option<(Vec<u32>, Self)> {
+        let absent = self.absent()?;
+        let (mut all, mut kinds) = (Vec::new(), Vec::new());
+        for (kind, rows) in self.parts() {
+            let before = all.len();
+            all.extend(rows.filter(|row| !absent[*row]).map(|row| row as u32));
+            kinds.push(Sequences { count: all.len() - before, tokens: 1, ..kind });
+        }
+        Some((all, Self::of(kinds)))
     }
 
     /// Every sequence `members` times (tiling, paper 000 §4.1).

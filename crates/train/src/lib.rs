@@ -42,4 +42,4 @@ pub use recipe::Recipe;
 pub use resolved::Resolved;
 pub use start::Resume;
 pub use task::{Fact, Measure, TaskKind, TaskScores, Unit};
-pub use trainer::{Ended, Observer, Outline, Stop, Trainer, TrainingResult, Weights};
+pub use trainer::{Cooldown, Ended, Observer, Outline, Stop, Trainer, TrainingResult, Weights};

@@ -8,7 +8,7 @@ use crate::{
     logs::{EvaluationRecord, Record, StretchRecord, TrainRecord, read_records},
     recipe::Recipe,
     resolved::Resolved,
-    run::{Environment, RunFolder},
+    run::{Environment, Origin, RunFolder},
     task::{Measure, Unit},
     trainer::{Outline, TrainingResult},
 };
@@ -39,6 +39,13 @@ pub(crate) fn report(
         .section("Learning");
     if let Some(text) = resolved.task.about_learning() {
         page = page.text(&text);
+    }
+    if let Some(Origin { run, step, .. }) = &result.cooldown_of {
+        page = page.text(&format!(
+            "A cooldown of {}: it began with the weights that this had after step {step}, and with what its \
+             optimiser remembered.",
+            run.display()
+        ));
     }
     for record in &stretches {
         page = page.text(&extended(run, record));

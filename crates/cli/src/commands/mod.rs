@@ -15,6 +15,7 @@ pub(crate) mod predict;
 pub(crate) mod probe;
 pub(crate) mod recipes;
 pub(crate) mod search;
+pub(crate) mod soup;
 pub(crate) mod study;
 pub(crate) mod sweep;
 pub(crate) mod train;

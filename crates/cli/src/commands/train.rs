@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::Args;
 use omma_train::{
-    Ended, Fact, Recipe, Resolved, Resume, Stop, Trainer, TrainingResult,
+    Cooldown, Ended, Fact, Recipe, Resolved, Resume, Stop, Trainer, TrainingResult,
     recipe::Request,
     run::{Place, RunFolder},
 };
@@ -28,6 +28,11 @@ use crate::{
 /// down rises again. train.steps, train.epochs, optimiser.learning_rate, schedule.*, intervals and data.workers
 /// may change; for anything else start a new run with --init.
 ///
+/// --resume with --cooldown makes a run of its own from a checkpoint of another, which is only read: with its
+/// weights and optimiser state, along its reverse square root, and linearly to zero over so many steps. A run
+/// may have several, from any checkpoint that it has kept (train.keep_every), by other data or another seed;
+/// `omma soup` averages what comes out.
+///
 /// Ctrl-C or SIGTERM stops it after the step it is in and saves everything; a second one ends it at once.
 /// Exit code: 0 when it has come to its end, 130 or 143 when it was stopped, 1 for an error.
 ///
@@ -41,6 +46,10 @@ use crate::{
 ///   omma train finetune-vmoe --init pretrained/ --data photos/
 ///   omma train --resume latest
 ///   omma train --resume runs/e3-1 --set train.steps=6000
+///   omma train vmoe --set schedule.kind=reverse-sqrt \
+///       --set schedule.cooldown=0 --set train.keep_every=500
+///   omma train --resume runs/vmoe-1 --cooldown 300 --from-step 1500 \
+///       --set seed=1
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Train {
@@ -62,12 +71,18 @@ pub(crate) struct Train {
     /// A checkpoint to start from
     #[arg(long, value_name = "CHECKPOINT")]
     init: Option<PathBuf>,
-    /// The folder of the run; a fresh one below runs/ if not given
+    /// The folder of the run; a fresh one below runs/ if not given, and RUN-cooldown-1 and so on of a cooldown
     #[arg(long, value_name = "FOLDER")]
     run: Option<PathBuf>,
     /// Go on with a run: its folder, or `latest` for the newest below runs/
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["recipe", "data", "columns", "seed", "init", "run"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["recipe", "data", "columns", "seed", "init"])]
     resume: Option<PathBuf>,
+    /// With --resume: a run of its own that lets the learning rate fall to zero in so many steps
+    #[arg(long, value_name = "STEPS", requires = "resume", conflicts_with = "from_start", value_parser = clap::value_parser!(u64).range(1..))]
+    cooldown: Option<u64>,
+    /// With --cooldown: the checkpoint to begin from; the newest if not given
+    #[arg(long, value_name = "STEP", requires = "cooldown")]
+    from_step: Option<u64>,
     /// With --resume: begin the run again if none of its checkpoints can be read
     #[arg(long, requires = "resume")]
     from_start: bool,
@@ -129,6 +144,16 @@ impl Train {
                 .with_context(|| format!("`--resume latest` looks in {RUNS}/ below this folder"))?,
             _ => which.to_owned(),
         };
+        if let Some(steps) = self.cooldown {
+            return self.cool_down(&path, steps, device);
+        }
+        if let Some(run) = &self.run {
+            bail!(
+                "--run {} is for a run of its own, and --resume goes on in {}; --cooldown makes one",
+                run.display(),
+                path.display()
+            );
+        }
         let (run, _) = RunFolder::open(&path)?;
         let how = Resume { from_start: self.from_start, accept_changes: self.accept_changes };
         if !self.settings.is_empty() {
@@ -144,6 +169,15 @@ impl Train {
             );
         }
         Ok(Trainer::resume(&path, how, device)?)
+    }
+
+    /// A run of its own from a checkpoint of another.
+    fn cool_down(&self, of: &Path, steps: u64, device: &Device) -> Result<Trainer> {
+        let (from_step, settings) = (self.from_step, self.settings.clone());
+        let cooldown = Cooldown { steps, from_step, settings };
+        let how = Resume { from_start: false, accept_changes: self.accept_changes };
+        let place = self.run.as_deref().map(Place::At);
+        Ok(Trainer::cooldown(of, place, &cooldown, how, device)?)
     }
 
     fn show(&self, run: &RunFolder, result: &TrainingResult) -> Result<()> {

@@ -103,13 +103,11 @@ impl Embedder {
     }
 
     fn tokenizer(&self) -> Result<Tokenizer> {
-        let weights = checkpoint::weights_path(&self.checkpoint);
-        let path = weights.with_file_name(checkpoint::TOKENIZER);
+        let path = checkpoint::tokenizer_path(&self.checkpoint);
         if !path.exists() {
             bail!(
-                "{} has no {} beside it, which says how words become tokens; copy there the one that it was \
-                 trained with",
-                weights.display(),
+                "{} has no {}, which says how words become tokens; copy there the one that it was trained with",
+                self.checkpoint.display(),
                 checkpoint::TOKENIZER
             );
         }

@@ -2,6 +2,7 @@
 //! bits.
 
 mod before;
+mod cooldown;
 mod damage;
 mod disk;
 mod extend;

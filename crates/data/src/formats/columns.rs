@@ -1,6 +1,6 @@
 //! Which column of a table is what: by its header, by what the user says, or by what its first row holds.
 
-use std::{fmt, path::Path, str::FromStr};
+use std::{collections::BTreeSet, fmt, path::Path, str::FromStr};
 
 use omma_base::nearest;
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::is_image;
 
 /// Column names that are understood.
-const IMAGE: &[&str] = &["image", "path", "file", "filepath", "filename"];
-const LABEL: &[&str] = &["label", "class", "target"];
-const CAPTION: &[&str] = &["caption", "text", "title"];
+pub(super) const IMAGE: &[&str] = &["image", "path", "file", "filepath", "filename", "file_name"];
+pub(super) const LABEL: &[&str] = &["label", "class", "target"];
+pub(super) const CAPTION: &[&str] = &["caption", "text", "title", "description"];
 
 /// What a message shows of a table: columns, and letters of each.
 const MOST_SHOWN: usize = 20;
@@ -83,7 +83,6 @@ impl fmt::Display for Columns {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) image: usize,
-    /// Without labels, all images are of one class.
     pub(super) label: Option<usize>,
     pub(super) caption: Option<usize>,
     /// Whether the first row names the columns, and is no data.
@@ -91,9 +90,10 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// What the first row of a table in `folder` says, with what the user says of it.
-    pub(super) fn of(first: &[&str], folder: &Path, said: &Columns) -> Result<Self, String> {
-        let first = FirstRow { cells: first, folder };
+    /// What the first rows of a table in `folder` say, with what the user says of it.
+    pub(super) fn of(rows: &[Vec<&str>], folder: &Path, said: &Columns) -> Result<Self, String> {
+        let cells = rows.first().map_or(&[][..], Vec::as_slice);
+        let first = FirstRow { cells, folder };
         let wanted = [&said.image, &said.label, &said.caption];
         let names = [IMAGE, LABEL, CAPTION];
         let is_named = names.concat().iter().any(|name| first.named(name).is_some())
@@ -104,7 +104,7 @@ impl Layout {
             None => is_named || first.image().is_none(),
         };
         if !has_header {
-            return first.without_header(said);
+            return first.without_header(rows, said);
         }
         let mut places = [None; 3];
         for ((place, wanted), usual) in places.iter_mut().zip(wanted).zip(names) {
@@ -202,9 +202,10 @@ impl FirstRow<'_> {
         }
     }
 
-    /// A table whose first row is data: the columns go by their numbers, and of two, the one that is not
-    /// the image is the label.
-    fn without_header(&self, said: &Columns) -> Result<Layout, String> {
+    /// A table whose first row is data: the columns go by their numbers. The first that has a sentence of its
+    /// own for most images is the caption; where there is none, and of two columns, the one that is not the
+    /// image is the label.
+    fn without_header(&self, rows: &[Vec<&str>], said: &Columns) -> Result<Layout, String> {
         let first = || {
             let cells: Vec<String> = self.shown().collect();
             format!("its first row, which names a file and so is no header, is {cells:?}")
@@ -221,16 +222,20 @@ impl FirstRow<'_> {
             }),
         }
         };
-        let (mut label, caption) = (place(&said.label)?, place(&said.caption)?);
+        let (mut label, mut caption) = (place(&said.label)?, place(&said.caption)?);
         let image = place(&said.image)?.or_else(|| self.image());
         let image = image.ok_or_else(|| format!("no column names files; {}", first()))?;
         if label.is_none() && caption.is_none() {
+            let others = (0..self.cells.len()).filter(|place| *place != image);
+            caption = others.into_iter().find(|place| has_sentences(rows, *place));
             label = match self.cells.len() {
+                _ if caption.is_some() => None,
                 2 => Some(1 - image),
                 count => {
                     return Err(format!(
                         "it has {count} columns and no header; say which is what by number, such as \
-                         --columns image={},label=2; {}",
+                         --columns image={},label=2 or --columns image={},caption=3; {}",
+                        image + 1,
                         image + 1,
                         first()
                     ));
@@ -239,6 +244,14 @@ impl FirstRow<'_> {
         }
         Ok(Layout { image, label, caption, has_header: false })
     }
+}
+
+/// Whether most cells of a column are of several words, and most of them different.
+fn has_sentences(rows: &[Vec<&str>], place: usize) -> bool {
+    let cells = rows.iter().filter_map(|row| row.get(place).copied());
+    let sentences: Vec<&str> = cells.filter(|cell| cell.contains(char::is_whitespace)).collect();
+    let distinct: BTreeSet<&str> = sentences.iter().copied().collect();
+    2 * sentences.len() > rows.len() && 2 * distinct.len() > sentences.len()
 }
 
 impl fmt::Display for Layout {
@@ -265,7 +278,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.png"), "x").unwrap();
         let said = if said.is_empty() { Columns::default() } else { said.parse().unwrap() };
-        let found = Layout::of(first, folder.path(), &said)?;
+        let found = Layout::of(&[first.to_vec()], folder.path(), &said)?;
         Ok((found.image, found.label, found.caption, found.has_header))
     }
 
@@ -315,8 +328,21 @@ mod tests {
             Ok((0, None, Some(2), false))
         );
         assert_eq!(layout(&["a.png", "x", "cat"], "label=3"), Ok((0, Some(2), None, false)));
+        // A sentence is no class.
+        assert_eq!(layout(&["a.png", "a cat"], ""), Ok((0, None, Some(1), false)));
+        assert_eq!(layout(&["a.png", "7", "a cat", "b c"], ""), Ok((0, None, Some(2), false)));
+        assert_eq!(layout(&["a.png", "a cat"], "label=2"), Ok((0, Some(1), None, false)));
         // Told which column has the paths, a class may have a column's name, and a file may be missing.
         assert_eq!(layout(&["b.png", "title"], "image=1,label=2"), Ok((0, Some(1), None, false)));
+    }
+
+    #[test]
+    fn names_of_classes_in_two_words_are_no_captions() {
+        let rows: Vec<Vec<&str>> =
+            ["polar bear", "sea lion", "polar bear", "sea lion"].map(|c| vec!["a.png", c]).into();
+        assert!(!has_sentences(&rows, 1));
+        let rows: Vec<Vec<&str>> = ["one", "a dog", "two cats"].map(|c| vec!["a.png", c]).into();
+        assert!(has_sentences(&rows, 1));
     }
 
     #[test]

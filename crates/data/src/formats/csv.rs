@@ -1,42 +1,32 @@
 //! A table of images: a CSV or TSV file with a column of paths and one of labels or captions.
 
-use std::{
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{collections::VecDeque, io::Read, path::Path};
 
+use csv::StringRecord;
 use omma_base::files::open_regular;
 
 use super::{
     assumed::say_assumed,
-    classes::{check_classes, classes, places},
     columns::{Columns, Layout},
+    table::{ImageTable, Row},
 };
-use crate::{
-    dataset::{Dataset, Sample},
-    error::{DataError, Result},
-    picture::Picture,
-};
+use crate::error::{DataError, Result};
 
 /// A row behind the last one. Where a quoted field was left open, it ends up inside that field.
 const END: &str = "\n\u{1}end of the table\u{1}\n";
 
-/// Images named in a table. Paths are relative to the table.
-#[derive(Debug)]
-pub struct CsvFile {
-    classes: Vec<String>,
-    rows: Vec<(PathBuf, usize, Option<String>)>,
-}
+/// Rows by which the columns of a table without a header are told.
+const LOOKED_AT: usize = 1000;
 
-impl CsvFile {
-    /// Reads the table, not the images.
-    pub fn read(path: &Path) -> Result<Self> {
-        Self::read_as(path, &Columns::default(), None)
+impl ImageTable {
+    /// Reads a CSV or TSV file, not the images. Paths are relative to it.
+    pub fn csv(path: &Path) -> Result<Self> {
+        Self::csv_as(path, &Columns::default(), None)
     }
 
     /// Reads a table of which the user says something, perhaps of a split whose classes another split has
     /// named.
-    pub(super) fn read_as(path: &Path, said: &Columns, known: Option<&[String]>) -> Result<Self> {
+    pub(super) fn csv_as(path: &Path, said: &Columns, known: Option<&[String]>) -> Result<Self> {
         let fault = |why: String| DataError::Format { path: path.into(), why };
         let tabs = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("tsv"));
         let file = open_regular(path).map_err(DataError::io(path))?;
@@ -51,22 +41,27 @@ impl CsvFile {
             Ok(Some(record).filter(|_| !is_end))
         });
         let mut next = || records.next().transpose().map(Option::flatten);
-        let is_open =
-            |record: &csv::StringRecord| record.iter().any(|field| field.contains(END.trim()));
+        let is_open = |record: &StringRecord| record.iter().any(|field| field.contains(END.trim()));
         let first = next()?.ok_or_else(|| fault("it is empty".to_owned()))?;
         if is_open(&first) {
             return Err(fault("a quoted field of its first row has no end".to_owned()));
         }
-        let cells: Vec<&str> =
-            first.iter().map(|cell| cell.trim_start_matches('\u{feff}').trim()).collect();
+        let mut ahead = VecDeque::from([first.clone()]);
+        while ahead.len() < LOOKED_AT {
+            let Some(record) = next()? else { break };
+            ahead.push_back(record);
+        }
+        let cells: Vec<Vec<&str>> =
+            ahead.iter().map(|record| record.iter().map(trimmed).collect()).collect();
         let folder = path.parent().unwrap_or(Path::new(""));
         let layout = Layout::of(&cells, folder, said).map_err(fault)?;
-        let mut row = if layout.has_header { next()? } else { Some(first.clone()) };
-        if !layout.has_header {
+        if layout.has_header {
+            ahead.pop_front();
+        } else {
             say_assumed(path, &format!("it has no header; {layout} (--columns says otherwise)"));
         }
         let mut rows = Vec::new();
-        while let Some(record) = row {
+        while let Some(record) = ahead.pop_front().map_or_else(&mut next, |row| Ok(Some(row)))? {
             let number = rows.len() + 1;
             if is_open(&record) {
                 return Err(fault(format!(
@@ -81,70 +76,33 @@ impl CsvFile {
                     first.len()
                 )));
             }
-            let field = |place: usize| {
-                let field = record.get(place).unwrap_or_default();
-                field.trim_start_matches('\u{feff}').trim().to_owned()
-            };
-            // Without labels, all images are of one class.
-            let label = layout.label.map_or("0".to_owned(), field);
-            if label.is_empty() {
+            let field = |place: usize| trimmed(record.get(place).unwrap_or_default()).to_owned();
+            let label = layout.label.map(field);
+            if label.as_deref() == Some("") {
                 return Err(fault(format!("row {number} has no label")));
             }
-            rows.push((folder.join(field(layout.image)), label, layout.caption.map(field)));
-            row = next()?;
+            let captions = layout.caption.map(field).into_iter().collect();
+            rows.push(Row { file: folder.join(field(layout.image)), label, captions });
         }
-        if rows.is_empty() {
-            return Err(fault("it has no rows".to_owned()));
-        }
-        let classes = match known {
-            Some(known) => known.to_vec(),
-            None => classes(rows.iter().map(|(_, label, _)| label.as_str())),
-        };
-        check_classes(path, classes.len())?;
-        let places = places(&classes);
-        let rows = rows.into_iter().map(|(file, label, caption)| {
-            let place = places.get(label.as_str());
-            let place = place
-                .ok_or_else(|| fault(format!("the training images have no class {label:?}")))?;
-            Ok((file, *place, caption))
-        });
-        let rows = rows.collect::<Result<_>>()?;
-        Ok(Self { classes, rows })
+        Self::of(path, rows, known)
     }
 }
 
-impl Dataset for CsvFile {
-    fn classes(&self) -> &[String] {
-        &self.classes
-    }
-
-    fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    fn label(&self, index: usize) -> usize {
-        self.rows[index].1
-    }
-
-    fn get(&self, index: usize) -> Result<Sample> {
-        let (file, label, caption) = &self.rows[index];
-        Ok(Sample { caption: caption.clone(), ..Sample::new(Picture::open(file)?, *label) })
-    }
-
-    fn name(&self, index: usize) -> String {
-        self.rows[index].0.to_string_lossy().into_owned()
-    }
+/// A cell without the mark of its encoding and space around it.
+fn trimmed(cell: &str) -> &str {
+    cell.trim_start_matches('\u{feff}').trim()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{dataset::Dataset, picture::Picture};
 
-    fn table(name: &str, text: &str) -> (tempfile::TempDir, Result<CsvFile>) {
+    fn table(name: &str, text: &str) -> (tempfile::TempDir, Result<ImageTable>) {
         let folder = tempfile::tempdir().unwrap();
         Picture::filled(3, 2, [1, 2, 3]).save_png(&folder.path().join("a, b.png")).unwrap();
         std::fs::write(folder.path().join(name), text).unwrap();
-        let table = CsvFile::read(&folder.path().join(name));
+        let table = ImageTable::csv(&folder.path().join(name));
         (folder, table)
     }
 
@@ -157,7 +115,7 @@ mod tests {
         assert_eq!(table.classes(), ["cat", "dog"]);
         assert_eq!(table.len(), 2);
         let sample = table.get(0).unwrap();
-        assert_eq!((sample.label, sample.caption.as_deref()), (1, Some("small, \"dark\"")));
+        assert_eq!((sample.label, sample.captions), (1, vec!["small, \"dark\"".to_owned()]));
         assert_eq!(sample.picture, Picture::filled(3, 2, [1, 2, 3]));
         let message = table.get(1).unwrap_err().to_string();
         assert!(message.contains("missing.png"), "{message}");
@@ -166,8 +124,10 @@ mod tests {
     #[test]
     fn tabs_and_captions_alone_will_do() {
         let (_folder, table) = table("t.tsv", "image\ttext\na, b.png\tone, two\n");
-        let sample = table.unwrap().get(0).unwrap();
-        assert_eq!((sample.label, sample.caption.as_deref()), (0, Some("one, two")));
+        let table = table.unwrap();
+        let sample = table.get(0).unwrap();
+        assert!(table.has_captions() && table.classes().is_empty());
+        assert_eq!((sample.label, sample.captions), (0, vec!["one, two".to_owned()]));
     }
 
     #[test]
@@ -190,6 +150,16 @@ mod tests {
     }
 
     #[test]
+    fn sentences_are_captions_even_without_a_header() {
+        let numbered =
+            "a, b.png\t0\tA dog runs .\na, b.png\t1\tA cat , or \"two\"\nc.png\t0\tOne owl\n";
+        let (_folder, table) = table("t.tsv", numbered);
+        let table = table.unwrap();
+        assert_eq!((table.len(), table.classes().len()), (2, 0));
+        assert_eq!(table.captions(0).unwrap(), ["A dog runs .", "A cat , or \"two\""]);
+    }
+
+    #[test]
     fn a_table_that_cannot_be_used_says_why() {
         for (text, why) in [
             ("", "it is empty"),
@@ -206,6 +176,6 @@ mod tests {
             let message = table("t.csv", text).1.unwrap_err().to_string();
             assert!(message.contains(why) && message.contains("t.csv"), "{message}");
         }
-        assert!(CsvFile::read(Path::new("no/such.csv")).is_err());
+        assert!(ImageTable::csv(Path::new("no/such.csv")).is_err());
     }
 }

@@ -3,11 +3,14 @@
 mod assumed;
 mod cifar;
 mod classes;
+mod coco;
 mod columns;
 mod corrupted;
 mod csv;
 mod folder;
 mod idx;
+mod json_lines;
+mod json_words;
 mod open;
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -15,6 +18,7 @@ mod recognise;
 mod records;
 mod stamp;
 mod structure;
+mod table;
 mod webdataset;
 mod zip;
 
@@ -24,12 +28,12 @@ pub use self::{
     cifar::{Cifar, CifarKind},
     columns::Columns,
     corrupted::CorruptedSet,
-    csv::CsvFile,
     idx::Idx,
     open::{
         DataSpec, check_several_classes, open, open_splits, open_unsplit, open_whole, whole_name,
     },
     stamp::stamp,
+    table::ImageTable,
     webdataset::WebDataset,
     zip::ZipFolder,
 };

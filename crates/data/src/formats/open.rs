@@ -21,7 +21,7 @@ use crate::{
 /// What the user asked for, and how large the built-in world is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataSpec {
-    /// `world`, `world-near-ood`, `world-far-ood`, `fashion-mnist`, or a path.
+    /// `world`, `world-near-ood`, `world-far-ood`, `world-seen`, `world-unseen`, `fashion-mnist`, or a path.
     pub name: String,
     /// What the columns of a table are, where their names do not say it.
     pub columns: Option<Columns>,
@@ -122,9 +122,21 @@ pub fn open_whole(spec: &DataSpec) -> Result<Shared> {
 /// The path that a data set is read from; nothing for the built-in world.
 pub(super) fn place(spec: &DataSpec) -> Option<PathBuf> {
     match spec.name.as_str() {
-        "world" | "world-near-ood" | "world-far-ood" => None,
+        name if world_variant(name).is_some() => None,
         "fashion-mnist" if !Path::new("fashion-mnist").exists() => Some(FASHION_MNIST.into()),
         path => Some(path.into()),
+    }
+}
+
+/// The part of the built-in world that a name means.
+fn world_variant(name: &str) -> Option<Variant> {
+    match name {
+        "world" => Some(Variant::Usual),
+        "world-near-ood" => Some(Variant::NearOod),
+        "world-far-ood" => Some(Variant::FarOod),
+        "world-seen" => Some(Variant::Seen),
+        "world-unseen" => Some(Variant::Unseen),
+        _ => None,
     }
 }
 
@@ -137,6 +149,14 @@ pub fn check_several_classes(spec: &DataSpec, images: &Shared) -> Result<()> {
     let first = labels.next().unwrap_or_default();
     if images.classes().len() > 1 && labels.any(|label| label != first) {
         return Ok(());
+    }
+    if images.classes().is_empty() && images.has_captions() {
+        return Err(DataError::Format {
+            path: spec.name.clone().into(),
+            why: "its images have captions and no labels, and a classifier needs labels; a contrastive model \
+                  learns from captions, and --columns label=NAME names a table's column of labels"
+                .to_owned(),
+        });
     }
     let class = images.classes().get(first).map_or("", String::as_str);
     let fix = explained_one_class(Path::new(&spec.name));
@@ -158,13 +178,7 @@ fn not_empty(spec: &DataSpec, data: Shared, split: Split) -> Result<Shared> {
 
 fn find(spec: &DataSpec, split: Split) -> Result<Found> {
     let path = Path::new(&spec.name);
-    let variant = match spec.name.as_str() {
-        "world" => Some(Variant::Usual),
-        "world-near-ood" => Some(Variant::NearOod),
-        "world-far-ood" => Some(Variant::FarOod),
-        _ => None,
-    };
-    if let Some(variant) = variant {
+    if let Some(variant) = world_variant(&spec.name) {
         return match spec.columns {
             None => world(spec, split, variant),
             Some(_) => Err(not_a_table(path)),
@@ -190,8 +204,8 @@ fn find(spec: &DataSpec, split: Split) -> Result<Found> {
     }
     Err(DataError::NotFound(format!(
         "there is no data at {}; write world, fashion-mnist, or the path of a folder of classes, of \
-         CIFAR or IDX files, of a .csv or .tsv file, of a .zip archive, of .tar shards, or of .parquet \
-         files",
+         CIFAR or IDX files, of a .csv, .tsv or .jsonl table, of COCO's captions, of a .zip archive, of .tar \
+         shards, or of .parquet files",
         spec.name
     )))
 }
@@ -235,8 +249,8 @@ mod tests {
     }
 
     #[test]
-    fn the_world_comes_in_both_splits_and_three_variants() {
-        for name in ["world", "world-near-ood", "world-far-ood"] {
+    fn the_world_comes_in_both_splits_and_five_variants() {
+        for name in ["world", "world-near-ood", "world-far-ood", "world-seen", "world-unseen"] {
             let spec = DataSpec {
                 resolution: Resolution::new(40, 50),
                 train_samples: 7,

@@ -8,7 +8,8 @@ use std::{
 #[cfg(feature = "parquet")]
 use super::parquet::open_split as open_parquet_files;
 use super::{
-    Cifar, Columns, CsvFile, Idx, ImageFolder, WebDataset, structure::Structure, zip::ZipListing,
+    Cifar, Columns, Idx, ImageFolder, ImageTable, WebDataset, coco::captions_of,
+    structure::Structure, zip::ZipListing,
 };
 use crate::{
     dataset::{Dataset, Shared, Split},
@@ -51,8 +52,9 @@ pub(super) fn find_at(path: &Path, split: Split, columns: Option<&Columns>) -> R
 }
 
 /// Tables by the names of splits, in this order.
-const TRAIN_TABLES: &[&str] = &["train.csv", "train.tsv"];
-const TEST_TABLES: &[&str] = &["test.csv", "test.tsv", "val.csv", "val.tsv"];
+const TRAIN_TABLES: &[&str] = &["train.csv", "train.tsv", "train.jsonl"];
+const TEST_TABLES: &[&str] =
+    &["test.csv", "test.tsv", "test.jsonl", "val.csv", "val.tsv", "val.jsonl"];
 
 /// The first of these names that a folder has a file of.
 fn first_file(folder: &Path, names: &[&str]) -> Option<PathBuf> {
@@ -63,14 +65,14 @@ fn first_file(folder: &Path, names: &[&str]) -> Option<PathBuf> {
 fn has_table(path: &Path) -> bool {
     match path.is_dir() {
         true => first_file(path, &[TRAIN_TABLES, TEST_TABLES].concat()).is_some(),
-        false => ends(path, "csv") || ends(path, "tsv"),
+        false => ["csv", "tsv", "jsonl"].iter().any(|ending| ends(path, ending)),
     }
 }
 
 /// That there are no columns to speak of.
 pub(super) fn not_a_table(path: &Path) -> DataError {
     DataError::Options(format!(
-        "{} is no table, so that --columns (data.columns) has no meaning; tables end in .csv or .tsv",
+        "{} is no table, so that --columns (data.columns) has no meaning; tables end in .csv, .tsv or .jsonl",
         path.display()
     ))
 }
@@ -84,7 +86,8 @@ fn find_file(path: &Path, split: Split, said: &Columns) -> Result<Found> {
     let is = |ending: &str| ends(path, ending);
     let unpacked = if is("gz") { path.with_extension("") } else { path.to_owned() };
     match () {
-        _ if has_table(path) => Ok(Found::whole(CsvFile::read_as(path, said, None)?)),
+        _ if has_table(path) => Ok(Found::whole(read_table(path, said, None)?)),
+        _ if is("json") => Ok(Found::whole(ImageTable::coco(path)?)),
         _ if is("tar") => Ok(Found::whole(WebDataset::read(&[path.to_owned()])?)),
         _ if is("zip") => find_zip(path, split),
         _ if is("parquet") => open_parquet_files(path, vec![path.to_owned()], split),
@@ -92,8 +95,8 @@ fn find_file(path: &Path, split: Split, said: &Columns) -> Result<Found> {
         _ if Idx::is_named(path) => Ok(Found::whole(Idx::file(path)?)),
         _ => Err(DataError::Format {
             path: path.into(),
-            why: "a single file is a .csv or .tsv table, a .zip or .tar archive, a .parquet, a .bin of \
-                  CIFAR's records or an IDX file of images (…-images-idx3-ubyte); the last two may be \
+            why: "a single file is a .csv, .tsv or .jsonl table, a .json of COCO's captions, a .zip or .tar \
+                  archive, a .parquet, a .bin of CIFAR's records or an IDX file of images (…-images-idx3-ubyte); the last two may be \
                   gzipped (.gz)"
                 .to_owned(),
         }),
@@ -113,6 +116,11 @@ fn find_folder(path: &Path, split: Split, said: &Columns) -> Result<Found> {
     }
     if let Some(data) = find_tables(path, split, said)? {
         return Ok(data);
+    }
+    let captions = |split| captions_of(path, split);
+    if captions(Split::Train).is_some() || captions(Split::Test).is_some() {
+        let file = captions(split).ok_or_else(|| empty(path, split))?;
+        return Ok(Found::split(ImageTable::coco(&file)?));
     }
     if let Some(data) = find_shards(path, split)? {
         return Ok(data);
@@ -156,10 +164,18 @@ fn find_tables(path: &Path, split: Split, said: &Columns) -> Result<Option<Found
         (_, None) if train.is_some() || test.is_some() => Err(empty(path, split)),
         (_, None) => Ok(None),
         (Some(train), Some(own)) if split == Split::Test => {
-            let train = CsvFile::read_as(train, said, None)?;
-            Ok(Some(Found::split(CsvFile::read_as(own, said, Some(train.classes()))?)))
+            let train = read_table(train, said, None)?;
+            Ok(Some(Found::split(read_table(own, said, Some(train.classes()))?)))
         }
-        (_, Some(own)) => Ok(Some(Found::split(CsvFile::read_as(own, said, None)?))),
+        (_, Some(own)) => Ok(Some(Found::split(read_table(own, said, None)?))),
+    }
+}
+
+/// A table by the ending of its name.
+fn read_table(path: &Path, said: &Columns, known: Option<&[String]>) -> Result<ImageTable> {
+    match ends(path, "jsonl") {
+        true => ImageTable::json_lines_as(path, said, known),
+        false => ImageTable::csv_as(path, said, known),
     }
 }
 

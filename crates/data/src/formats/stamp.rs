@@ -7,11 +7,12 @@ use std::{
 
 use omma_base::{checksum, files::files_below};
 
-use super::{DataSpec, expand_braces, open::place};
+use super::{DataSpec, coco::ANNOTATIONS, expand_braces, open::place};
 use crate::error::{DataError, Result};
 
 /// A checksum of the names, sizes and times of all files of a data set, without reading any; of the
-/// built-in world, of what it is drawn from. Of a table, those of the files beside and below it.
+/// built-in world, of what it is drawn from. Of a table, those of the files beside and below it, or where it is in
+/// COCO's folder `annotations`, beside that.
 pub fn stamp(spec: &DataSpec) -> Result<String> {
     let Some(path) = place(spec) else {
         return Ok(checksum(format!("{spec:?}")));
@@ -21,9 +22,7 @@ pub fn stamp(spec: &DataSpec) -> Result<String> {
             expand_braces(&path.to_string_lossy()).into_iter().map(PathBuf::from).collect()
         }
         _ if path.is_dir() => below(&path)?,
-        _ => below(
-            path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")),
-        )?,
+        _ => below(&around(&path))?,
     };
     let mut text = String::new();
     for file in files {
@@ -33,6 +32,16 @@ pub fn stamp(spec: &DataSpec) -> Result<String> {
         text += &format!("{} {} {changed}\n", file.display(), about.len());
     }
     Ok(checksum(text))
+}
+
+/// The folder that holds what a file speaks of.
+fn around(file: &Path) -> PathBuf {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let folder = match folder.file_name() {
+        Some(name) if name == ANNOTATIONS => folder.parent().unwrap_or(Path::new("")),
+        _ => folder,
+    };
+    if folder == Path::new("") { ".".into() } else { folder.to_owned() }
 }
 
 fn below(folder: &Path) -> Result<Vec<PathBuf>> {

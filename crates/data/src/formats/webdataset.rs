@@ -1,5 +1,5 @@
 //! WebDataset: samples in tar archives, the files of a sample next to each other and of the same name
-//! up to the first dot.
+//! up to the first dot: an image, and a `cls`, a `txt` or a `json` with a caption.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,10 @@ use std::{
 
 use omma_base::files::open_regular;
 
-use super::classes::{check_classes, classes, places};
+use super::{
+    classes::{check_classes, classes, places},
+    json_words::captions,
+};
 use crate::{
     dataset::{Dataset, Sample},
     error::{DataError, Result},
@@ -37,7 +40,7 @@ pub struct WebDataset {
 struct Entry {
     image: Place,
     label: usize,
-    caption: Option<String>,
+    captions: Vec<String>,
     name: String,
 }
 
@@ -82,7 +85,7 @@ impl WebDataset {
         for (shard, path) in shards.iter().enumerate() {
             found.extend(list(shard, path)?);
         }
-        // Where some have a label, a sample without is of no use; where none has, all are of one class.
+        // Where some have a label, a sample without is of no use; where none has, there are no classes.
         let labelled = found.iter().any(|sample| sample.label.is_some());
         let all = found.len();
         found.retain(|sample| !labelled || sample.label.is_some());
@@ -90,22 +93,27 @@ impl WebDataset {
             tracing::warn!("left out: {} samples without a label", all - found.len());
         }
         if found.is_empty() {
-            return Err(fault("no sample with an image and a cls or txt file".to_owned()));
+            return Err(fault(
+                "no sample with an image and a cls file, a txt file or a json file with a caption"
+                    .to_owned(),
+            ));
         }
-        let label = |sample: &Found| sample.label.clone().unwrap_or_else(|| "0".to_owned());
-        let labels: Vec<String> = found.iter().map(label).collect();
+        if !labelled && known.is_some_and(|known| !known.is_empty()) {
+            return Err(fault("it has no labels, and the training images have".to_owned()));
+        }
         let classes = match known {
             Some(known) => known.to_vec(),
-            None => classes(labels.iter().map(String::as_str)),
+            None => classes(found.iter().filter_map(|sample| sample.label.as_deref())),
         };
         check_classes(&path, classes.len())?;
         let places = places(&classes);
-        let samples = found.into_iter().zip(&labels).map(|(sample, label)| {
-            let place = places.get(label.as_str());
-            let label = *place
-                .ok_or_else(|| fault(format!("the training images have no class {label:?}")))?;
-            let Found { image, caption, name, .. } = sample;
-            Ok(Entry { image, label, caption, name })
+        let place = |label: &str| {
+            let place = places.get(label).copied();
+            place.ok_or_else(|| fault(format!("the training images have no class {label:?}")))
+        };
+        let samples = found.into_iter().map(|Found { image, label, captions, name }| {
+            let label = label.as_deref().map_or(Ok(0), place)?;
+            Ok(Entry { image, label, captions, name })
         });
         let samples = samples.collect::<Result<_>>()?;
         Ok(Self { shards: shards.to_vec(), classes, samples })
@@ -116,7 +124,7 @@ impl WebDataset {
 struct Found {
     image: Place,
     label: Option<String>,
-    caption: Option<String>,
+    captions: Vec<String>,
     name: String,
 }
 
@@ -125,7 +133,23 @@ struct Found {
 struct Parts {
     image: Option<Place>,
     label: Option<String>,
+    /// Of a `txt`.
     caption: Option<String>,
+    /// Of a `json`.
+    more: Vec<String>,
+}
+
+impl Parts {
+    /// All that is said of the image; a `json` often repeats what the `txt` says.
+    fn captions(&mut self) -> Vec<String> {
+        let mut captions: Vec<String> = Vec::new();
+        for caption in self.caption.take().into_iter().chain(self.more.drain(..)) {
+            if !caption.is_empty() && !captions.contains(&caption) {
+                captions.push(caption);
+            }
+        }
+        captions
+    }
 }
 
 /// Archives are made of blocks; at least one of zeros is their end.
@@ -141,7 +165,7 @@ fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
     let mut archive = tar::Archive::new(file);
     // Archives may be written one behind the other; each has its own end.
     archive.set_ignore_zeros(true);
-    let (mut last, mut links) = (0, 0);
+    let (mut last, mut links, mut unread) = (0, 0, 0);
     let mut samples: HashMap<String, Parts> = HashMap::new();
     let mut order = Vec::new();
     for entry in archive.entries_with_seek().map_err(DataError::io(path))? {
@@ -170,15 +194,22 @@ fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
             "jpg" | "jpeg" | "png" | "webp" | "bmp" => {
                 sample.image = Some(Place { shard, start, size });
             }
-            kind @ ("cls" | "txt") => {
+            kind @ ("cls" | "txt" | "json") => {
                 let mut text = Vec::new();
                 entry
                     .by_ref()
                     .take(LONGEST_TEXT)
                     .read_to_end(&mut text)
                     .map_err(DataError::io(path))?;
-                let text = Some(String::from_utf8_lossy(&text).trim().to_owned());
-                if kind == "cls" { sample.label = text } else { sample.caption = text }
+                let text = String::from_utf8_lossy(&text).trim().to_owned();
+                match kind {
+                    "cls" => sample.label = Some(text),
+                    "txt" => sample.caption = Some(text),
+                    _ => match said(&text) {
+                        Some(captions) => sample.more = captions,
+                        None => unread += 1,
+                    },
+                }
             }
             _ => {}
         }
@@ -194,16 +225,33 @@ fn list(shard: usize, path: &Path) -> Result<Vec<Found>> {
     }
     let mut bare = 0;
     let complete = order.into_iter().filter_map(|name| {
-        let Parts { image, label, caption } = samples.remove(&name)?;
-        let known = label.is_some() || caption.is_some();
+        let mut parts = samples.remove(&name)?;
+        let captions = parts.captions();
+        let Parts { image, label, .. } = parts;
+        let known = label.is_some() || !captions.is_empty();
         bare += usize::from(image.is_some() && !known);
-        Some(Found { image: image?, label, caption, name }).filter(|_| known)
+        Some(Found { image: image?, label, captions, name }).filter(|_| known)
     });
     let complete = complete.collect();
     if bare > 0 {
-        tracing::warn!("left out: {bare} images of {} with neither cls nor txt", path.display());
+        tracing::warn!(
+            "left out: {bare} images of {} with neither cls nor txt nor a caption in json",
+            path.display()
+        );
+    }
+    if unread > 0 {
+        tracing::warn!(
+            "{unread} json files of {} say nothing of an image: they are damaged, longer than {LONGEST_TEXT} \
+             bytes, or their captions are no texts",
+            path.display()
+        );
     }
     Ok(complete)
+}
+
+/// The captions in a `json`; nothing where it cannot be read.
+fn said(json: &str) -> Option<Vec<String>> {
+    captions(&serde_json::from_str(json).ok()?, None).ok()
 }
 
 impl Dataset for WebDataset {
@@ -220,7 +268,7 @@ impl Dataset for WebDataset {
     }
 
     fn get(&self, index: usize) -> Result<Sample> {
-        let Entry { image, label, caption, name } = &self.samples[index];
+        let Entry { image, label, captions, name } = &self.samples[index];
         let path = &self.shards[image.shard];
         let mut bytes = vec![0; image.size as usize];
         File::open(path)
@@ -230,13 +278,21 @@ impl Dataset for WebDataset {
             })
             .map_err(DataError::io(path))?;
         let picture = Picture::decode(&bytes, &path.join(name.trim_start_matches('/')))?;
-        Ok(Sample { caption: caption.clone(), ..Sample::new(picture, *label) })
+        Ok(Sample { captions: captions.clone(), ..Sample::new(picture, *label) })
     }
 
     fn name(&self, index: usize) -> String {
         let Entry { image, name, .. } = &self.samples[index];
         let path = self.shards[image.shard].join(name.trim_start_matches('/'));
         path.to_string_lossy().into_owned()
+    }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        Ok(self.samples[index].captions.clone())
+    }
+
+    fn has_captions(&self) -> bool {
+        self.samples.iter().any(|sample| !sample.captions.is_empty())
     }
 }
 
@@ -292,7 +348,7 @@ mod tests {
         let samples: Vec<_> = (0..data.len()).map(|index| data.get(index).unwrap()).collect();
         let found: Vec<_> = samples.iter().map(|s| (s.label, s.picture.pixels[0])).collect();
         assert_eq!(found, [(2, 1), (0, 2), (1, 3)]);
-        assert_eq!(samples[1].caption.as_deref(), Some("one"));
+        assert_eq!(samples[1].captions, ["one"]);
     }
 
     #[test]
@@ -303,8 +359,8 @@ mod tests {
             [("0.png", png(1)), ("0.txt", b"a drop".into()), ("1.png", b"broken".into())];
         archive(&path, &[&captions[..], &[("1.txt", vec![0xff, b'!'])]].concat());
         let data = WebDataset::read(std::slice::from_ref(&path)).unwrap();
-        assert_eq!((data.len(), data.classes().len()), (2, 1));
-        assert_eq!(data.get(0).unwrap().caption.as_deref(), Some("a drop"));
+        assert_eq!((data.len(), data.classes().len()), (2, 0));
+        assert_eq!(data.get(0).unwrap().captions, ["a drop"]);
         let message = data.get(1).unwrap_err().to_string();
         assert!(message.contains("a.tar/1"), "{message}");
 
@@ -312,6 +368,29 @@ mod tests {
         archive(&path, &[&words[..], &captions, &[("3.cls", b"cat".into())]].concat());
         let data = WebDataset::read(&[path]).unwrap();
         assert_eq!((data.len(), data.classes()), (2, &["cat".to_owned(), "dog".to_owned()][..]));
+    }
+
+    #[test]
+    fn a_json_may_have_the_captions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tar");
+        let files: [(&str, &[u8]); 7] = [
+            ("0.json", br#"{"caption": "one", "width": 3}"#),
+            ("0.txt", b"one\n"),
+            ("1.json", br#"{"text": ["two", "three"]}"#),
+            ("2.json", br#"{"caption": "cut off"#),
+            ("2.txt", b"four"),
+            ("3.json", br#"{"width": 3}"#),
+            ("4.txt", b"  "),
+        ];
+        let images = (0..5).map(|i| (["0.png", "1.png", "2.png", "3.png", "4.png"][i], png(1)));
+        let files = files.into_iter().map(|(name, bytes)| (name, bytes.to_vec()));
+        archive(&path, &images.chain(files).collect::<Vec<_>>());
+        let data = WebDataset::read(&[path]).unwrap();
+        let found: Vec<_> = (0..data.len()).map(|i| data.captions(i).unwrap()).collect();
+        assert_eq!(found, [vec!["one"], vec!["two", "three"], vec!["four"]]);
+        assert!(data.has_captions() && data.classes().is_empty());
+        assert_eq!(data.get(1).unwrap().captions, ["two", "three"]);
     }
 
     #[test]

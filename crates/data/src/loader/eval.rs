@@ -73,8 +73,7 @@ impl EvalLoader {
                 augmentation.draw(image, resolution, &mut seed.numbered(index as u64).rng())
             }
         };
-        let classes = self.data.classes().len();
-        let target = self.targets.of((index, &mut sample), classes, &transform)?;
+        let target = self.targets.of(&self.data, (index, &mut sample), &transform, None)?;
         let mut picture = transform.picture(&sample.picture);
         if let Some(change) = &self.change {
             picture = change(index, picture);
@@ -216,7 +215,7 @@ mod tests {
         });
         assert_eq!(pixels, expected.collect::<Vec<u8>>());
         let texts = load(TargetKind::Texts).unwrap().unwrap();
-        let expected = (0..5).map(|index| data.get(index).unwrap().caption.unwrap());
+        let expected = (0..5).map(|index| data.get(index).unwrap().captions.remove(0));
         assert_eq!(texts.targets, Targets::Texts(expected.collect()));
     }
 
@@ -238,7 +237,7 @@ mod tests {
 
         fn get(&self, index: usize) -> Result<Sample> {
             let mask = self.1.map(|pixels| vec![0; pixels]);
-            Ok(Sample { mask, caption: None, ..self.0.get(index)? })
+            Ok(Sample { mask, captions: Vec::new(), ..self.0.get(index)? })
         }
     }
 

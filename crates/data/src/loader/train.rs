@@ -92,7 +92,13 @@ impl Source {
             let (index, mut sample) = self.sample(order, first + slot)?;
             let image = sample.picture.resolution();
             let transform = options.augmentation.draw(image, resolution, &mut rng);
-            targets.push(options.targets.of((index, &mut sample), classes, &transform)?);
+            let words = Some(seed.named("caption").numbered(slot as u64));
+            targets.push(options.targets.of(
+                &self.data,
+                (index, &mut sample),
+                &transform,
+                words,
+            )?);
             options.pixels.write(&transform.picture(&sample.picture), &mut pixels);
             indices.push(index);
         }
@@ -125,7 +131,7 @@ mod tests {
     use super::*;
     use crate::{
         augment::{Augmentation, Crop, Mixing},
-        dataset::{Dataset, Split},
+        dataset::{Dataset, Selection, Split},
         loader::Pixels,
         picture::Picture,
         targets::TargetKind,
@@ -272,13 +278,58 @@ mod tests {
         let masks = batch.indices.iter().flat_map(|index| of(index).mask.unwrap()).collect();
         assert_eq!(batch.targets, Targets::Masks { pixels: masks });
         let batch = load(TargetKind::Texts);
-        let texts = batch.indices.iter().map(|index| of(index).caption.unwrap()).collect();
+        let texts = batch.indices.iter().map(|index| of(index).captions.remove(0)).collect();
         assert_eq!(batch.targets, Targets::Texts(texts));
         let bare = Numbers::shared(10, &[], usize::MAX);
         let options = TrainOptions { targets: TargetKind::Masks, ..plain(8) };
         let mut loader = TrainLoader::new(bare, options, Seed::new(1), Cursor::default()).unwrap();
         let error = loader.next_batch().unwrap_err();
         assert!(matches!(error, DataError::Missing { what: "mask", .. }), "{error}");
+    }
+
+    /// Every image has five captions, which say which they are; the last image has none.
+    struct Captioned(Shared);
+
+    impl Dataset for Captioned {
+        fn classes(&self) -> &[String] {
+            &[]
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn label(&self, _: usize) -> usize {
+            0
+        }
+
+        fn get(&self, index: usize) -> Result<Sample> {
+            let most = if index + 1 < self.len() { 5 } else { 0 };
+            let captions = (0..most).map(|n| format!("{index}: {n}")).collect();
+            Ok(Sample { captions, ..self.0.get(index)? })
+        }
+    }
+
+    #[test]
+    fn another_caption_is_drawn_every_epoch_and_from_the_seed_alone() {
+        let named: Shared = Arc::new(Captioned(Numbers::shared(9, &[], usize::MAX)));
+        let data = Selection::spread(&named, 8);
+        let with = |workers| TrainOptions { targets: TargetKind::Texts, workers, ..plain(8) };
+        let epochs = batches(&data, with(1), 0, 10);
+        assert_eq!(epochs, batches(&data, with(3), 0, 10));
+        assert_eq!(epochs[6..], batches(&data, with(2), 6, 4));
+        let mut of_first = std::collections::BTreeSet::new();
+        for batch in &epochs {
+            let Targets::Texts(texts) = &batch.targets else { panic!("{:?}", batch.targets) };
+            for (text, index) in texts.iter().zip(&batch.indices) {
+                assert!(data.captions(*index).unwrap().contains(text));
+                of_first.extend((*index == 0).then(|| text.clone()));
+            }
+        }
+        assert!(of_first.len() > 2, "{of_first:?}");
+        let mut loader = TrainLoader::new(named, with(1), Seed::new(1), Cursor::default()).unwrap();
+        let message = (0..9).find_map(|_| loader.next_batch().err()).unwrap().to_string();
+        assert!(message.contains("sample 8 has no caption") && message.contains("give it one"));
     }
 
     #[test]

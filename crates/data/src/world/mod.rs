@@ -6,6 +6,7 @@
 
 mod caption;
 mod draw;
+mod pairs;
 mod scene;
 mod shape;
 
@@ -26,6 +27,10 @@ pub enum Variant {
     NearOod,
     /// Textures without any object.
     FarOod,
+    /// The usual scenes, but that some pairs of a colour and a shape never occur, large or small.
+    Seen,
+    /// Scenes whose large object is one of these pairs; their classes are all pairs.
+    Unseen,
 }
 
 /// Scenes by their index.
@@ -48,13 +53,25 @@ impl World {
         split: Split,
         variant: Variant,
     ) -> Self {
-        let classes = Shape::CLASSES.iter().map(|shape| shape.name().to_owned()).collect();
+        let classes = match variant {
+            Variant::Unseen => pairs::names(),
+            _ => Shape::CLASSES.iter().map(|shape| shape.name().to_owned()).collect(),
+        };
         Self { seed, resolution, samples, variant, split, classes }
     }
 
     fn scene(&self, index: usize) -> Scene {
         let root = Seed::new(self.seed).named("world").named(self.split.name());
         Scene::new(self.variant, root.numbered(index as u64))
+    }
+
+    /// The class of a scene; 0 where it has none.
+    fn class(&self, scene: &Scene) -> usize {
+        let class = match self.variant {
+            Variant::Unseen => scene.main().and_then(|main| pairs::place(main.colour, main.shape)),
+            _ => scene.class(),
+        };
+        class.unwrap_or(0)
     }
 }
 
@@ -68,14 +85,22 @@ impl Dataset for World {
     }
 
     fn label(&self, index: usize) -> usize {
-        self.scene(index).class().unwrap_or(0)
+        self.class(&self.scene(index))
     }
 
     fn get(&self, index: usize) -> Result<Sample> {
         let scene = self.scene(index);
         let (picture, mask) = scene.draw(self.resolution);
-        let label = scene.class().unwrap_or(0);
-        Ok(Sample { picture, label, caption: Some(scene.caption()), mask: Some(mask) })
+        let label = self.class(&scene);
+        Ok(Sample { picture, label, captions: vec![scene.caption()], mask: Some(mask) })
+    }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        Ok(vec![self.scene(index).caption()])
+    }
+
+    fn has_captions(&self) -> bool {
+        true
     }
 }
 
@@ -134,6 +159,55 @@ mod tests {
     }
 
     #[test]
+    fn seen_scenes_are_the_usual_ones_without_the_pairs_that_are_held_out() {
+        let mut changed = 0;
+        for split in [Split::Train, Split::Test] {
+            let of = |variant| World::new(3, Resolution::square(16), 1000, split, variant);
+            let (usual, seen) = (of(Variant::Usual), of(Variant::Seen));
+            assert_eq!(usual.classes(), seen.classes());
+            for index in 0..1000 {
+                let (before, after) = (usual.scene(index), seen.scene(index));
+                for (before, after) in before.objects.iter().zip(&after.objects) {
+                    assert!(!pairs::is_held_out(after.colour, after.shape));
+                    let same = scene::Object { colour: before.colour, ..*after };
+                    assert_eq!(same, *before);
+                    let is_held = pairs::is_held_out(before.colour, before.shape);
+                    assert_eq!(before.colour != after.colour, is_held);
+                    assert_ne!(after.colour, after.second);
+                    changed += usize::from(is_held);
+                }
+                assert_eq!(usual.label(index), seen.label(index));
+                if before == after {
+                    assert_eq!(usual.captions(index).unwrap(), seen.captions(index).unwrap());
+                }
+            }
+        }
+        assert!(changed > 100, "{changed}");
+    }
+
+    #[test]
+    fn unseen_scenes_are_about_the_pairs_that_are_held_out() {
+        for split in [Split::Train, Split::Test] {
+            let unseen = World::new(3, Resolution::square(16), 1000, split, Variant::Unseen);
+            let mut counts = std::collections::BTreeMap::new();
+            for index in 0..1000 {
+                let scene = unseen.scene(index);
+                let (main, name) = (scene.main().unwrap(), &unseen.classes()[unseen.label(index)]);
+                assert!(pairs::is_held_out(main.colour, main.shape));
+                assert_ne!(main.colour, main.second);
+                assert!(unseen.captions(index).unwrap()[0].contains(name), "{name}");
+                let small = scene.objects.iter().enumerate();
+                let mut small = small.filter(|(place, _)| Some(*place) != scene.main);
+                assert!(small.all(|(_, object)| !pairs::is_held_out(object.colour, object.shape)));
+                *counts.entry(name.clone()).or_insert(0) += 1;
+            }
+            assert_eq!(counts.len(), 10);
+            assert!(counts.values().all(|count| *count > 40), "{counts:?}");
+            assert_eq!(unseen.get(5).unwrap().label, unseen.label(5));
+        }
+    }
+
+    #[test]
     fn any_size_shows_the_same_scene() {
         let of_size = |height, width| {
             World::new(2, Resolution::new(height, width), 10, Split::Train, Variant::Usual)
@@ -147,7 +221,7 @@ mod tests {
                 assert_eq!(b.picture.resolution(), Resolution::new(height, width));
                 assert_eq!(b.picture.pixels.len(), height * width * 3);
                 assert_eq!(b.mask.unwrap().len(), height * width);
-                assert_eq!((a.label, a.caption), (b.label, b.caption));
+                assert_eq!((a.label, a.captions), (b.label, b.captions));
                 if height == width && height >= 32 {
                     let smaller = b.picture.resized(Resolution::square(32));
                     let difference = a.picture.difference(&smaller);

@@ -4,7 +4,7 @@ use omma_base::Seed;
 use rand::{Rng, RngExt, seq::IndexedRandom};
 
 use super::{
-    Variant,
+    Variant, pairs,
     shape::{Colour, Shape, Texture},
 };
 
@@ -75,15 +75,46 @@ impl Scene {
             Variant::NearOod => &Shape::STRANGE,
             _ => &Shape::CLASSES,
         };
-        let mut main = Object::new(&mut rng, shapes, 0.33..0.42, 0.43..0.57);
-        main.colour = setting.standing_out(&mut rng, main.colour, main.second);
+        let of_main = match variant {
+            Variant::Unseen => setting.shapes_that_stand_out_unseen(),
+            _ => shapes.to_vec(),
+        };
+        let mut main = Object::new(&mut rng, &of_main, 0.33..0.42, 0.43..0.57);
+        match pairs::held_out_of(main.shape).filter(|_| variant == Variant::Unseen) {
+            Some(unseen) => main.paint(unseen),
+            None => main.colour = setting.standing_out(&mut rng, main.colour, main.second),
+        }
         let behind = rng.random_range(1..=3);
         let in_front = rng.random_range(0..=2);
         let small = |rng: &mut _| Object::new(rng, shapes, 0.05..0.11, 0.05..0.95);
         let mut objects: Vec<Object> = (0..behind).map(|_| small(&mut rng)).collect();
         objects.push(main);
         objects.extend((0..in_front).map(|_| small(&mut rng)));
-        Self { objects, main: Some(behind), setting, seed }
+        let mut scene = Self { objects, main: Some(behind), setting, seed };
+        if matches!(variant, Variant::Seen | Variant::Unseen) {
+            scene.hold_out_pairs(variant);
+        }
+        scene
+    }
+
+    /// Other colours for the objects that `world-seen` does not show; the main one of an unseen scene stays.
+    fn hold_out_pairs(&mut self, variant: Variant) {
+        for (place, object) in self.objects.iter_mut().enumerate() {
+            let is_main = Some(place) == self.main;
+            let stays = is_main && variant == Variant::Unseen;
+            if stays || !pairs::is_held_out(object.colour, object.shape) {
+                continue;
+            }
+            let mut rng = self.seed.named("pairs").numbered(place as u64).rng();
+            let mut colours = Colour::ALL.to_vec();
+            colours.retain(|colour| {
+                *colour != object.second && !pairs::is_held_out(*colour, object.shape)
+            });
+            let clear: Vec<Colour> =
+                colours.iter().copied().filter(|c| self.setting.shows(*c)).collect();
+            let colours = if is_main && !clear.is_empty() { clear } else { colours };
+            object.colour = *colours.choose(&mut rng).expect("there are more colours");
+        }
     }
 
     /// The object that the scene is about.
@@ -129,23 +160,42 @@ impl Object {
             scale: rng.random_range(5.0..11.0),
         }
     }
+
+    /// In this colour; the one that it had is the second where both would be the same.
+    fn paint(&mut self, colour: Colour) {
+        let before = std::mem::replace(&mut self.colour, colour);
+        if self.second == colour {
+            self.second = before;
+        }
+    }
 }
 
 impl Setting {
-    /// This colour if it can be told from the background, or else one that can, and is not the other.
-    fn standing_out(&self, rng: &mut impl Rng, wanted: Colour, other: Colour) -> Colour {
+    /// Whether a colour can be told from the background.
+    fn shows(&self, colour: Colour) -> bool {
         let [corner, right, bottom] = self.background;
         let middle: [f32; 3] = std::array::from_fn(|c| (right[c] + bottom[c]) / 2.0);
         let far = |rgb: [f32; 3], from: [f32; 3]| {
             rgb.iter().zip(from).map(|(a, b)| (a - b).abs()).sum::<f32>() > 0.5
         };
-        let stands_out = |colour: &Colour| far(colour.rgb(), middle) && far(colour.rgb(), corner);
-        if stands_out(&wanted) {
+        far(colour.rgb(), middle) && far(colour.rgb(), corner)
+    }
+
+    /// This colour if it can be told from the background, or else one that can, and is not the other.
+    fn standing_out(&self, rng: &mut impl Rng, wanted: Colour, other: Colour) -> Colour {
+        if self.shows(wanted) {
             return wanted;
         }
         let colours: Vec<Colour> =
-            Colour::ALL.into_iter().filter(|c| stands_out(c) && *c != other).collect();
+            Colour::ALL.into_iter().filter(|c| self.shows(*c) && *c != other).collect();
         colours.choose(rng).copied().unwrap_or(Colour::White)
+    }
+
+    /// The shapes whose held-out colour can be told from the background; all of them where none can.
+    fn shapes_that_stand_out_unseen(&self) -> Vec<Shape> {
+        let shows = |shape: &Shape| pairs::held_out_of(*shape).is_some_and(|c| self.shows(c));
+        let shapes: Vec<Shape> = Shape::CLASSES.into_iter().filter(shows).collect();
+        if shapes.is_empty() { Shape::CLASSES.to_vec() } else { shapes }
     }
 
     fn new(rng: &mut impl Rng, variant: Variant) -> Self {

@@ -8,24 +8,36 @@
 //! | `detection.rs` | can it tell what it was not made for? AUROC, AUPR, FPR at 95 % TPR |
 //! | `bootstrap.rs` | how far may it be off, because the images are only some? intervals |
 //! | `estimate.rs` | and because seeds differ? mean and standard error |
+//! | `embeddings.rs` | where do images and texts lie? rows of one width |
+//! | `zero_shot.rs` | which classifier do the names of classes make? |
+//! | `retrieval.rs` | does a text find its image, an image its texts? recall at 1, 5, 10 |
+//! | `contrast.rs` | are the pairs of a batch told apart? |
 //! | `segmentation.rs` | does every pixel have its class? mIoU |
 
 mod bootstrap;
 mod calibration;
+mod contrast;
 mod detection;
 mod diversity;
+mod embeddings;
 mod estimate;
+mod retrieval;
 mod scores;
 mod segmentation;
+mod zero_shot;
 
 pub use self::{
     bootstrap::{Interval, draw, intervals, resamples},
     calibration::{Bin, Calibration},
+    contrast::ContrastiveAccuracy,
     detection::{Detection, DetectionIntervals},
     diversity::Diversity,
+    embeddings::Embeddings,
     estimate::Estimate,
+    retrieval::{AtDepths, Recall, Retrieval, best, ranks},
     scores::{Outcome, Scores},
     segmentation::Segmentation,
+    zero_shot::zero_shot_classifier,
 };
 
 pub(crate) use self::{detection::Curve, scores::TOP};

@@ -6,7 +6,9 @@ use image::{DynamicImage, ImageFormat, RgbImage};
 use omma_base::Resolution;
 use omma_data::{
     Dataset, Picture, Split,
-    formats::{Cifar, CifarKind, Columns, CorruptedSet, CsvFile, DataSpec, Idx, WebDataset, open},
+    formats::{
+        Cifar, CifarKind, Columns, CorruptedSet, DataSpec, Idx, ImageTable, WebDataset, open,
+    },
     text::{Tokenizer, TokenizerKind},
 };
 use omma_fuzz::{
@@ -58,7 +60,8 @@ fn look(data: &dyn Dataset) {
     for index in 0..data.len().min(4) {
         let _ = data.label(index);
         if let Ok(sample) = data.get(index) {
-            assert!(sample.label < data.classes().len());
+            assert!(sample.label < data.classes().len().max(1));
+            assert_eq!(sample.captions, data.captions(index).unwrap());
         }
     }
 }
@@ -165,11 +168,12 @@ fn csv() {
         "filename,class\na.png,0\nb.png,7\n",
         "x.csv,cat\nx.csv,dog\n",
         "photo,kind,2\nx.csv,3,a\n",
+        "x.csv,0,a dog runs\nx.csv,1,\"a cat, asleep\"\n",
     ];
     let seeds = seeds.map(|text| text.as_bytes().to_vec()).into();
     let target = Target { name: "x.csv", seeds, containers: &[], cases: 1500 };
     target.run(|path| {
-        if let Ok(data) = CsvFile::read(path) {
+        if let Ok(data) = ImageTable::csv(path) {
             look(&data);
         }
         let columns: Columns = "image=1,label=2".parse().unwrap();
@@ -178,6 +182,38 @@ fn csv() {
             if let Ok(data) = open(&spec, split) {
                 look(data.as_ref());
             }
+        }
+    });
+}
+
+#[test]
+fn json_lines() {
+    let seeds = [
+        "{\"image\": \"a.png\", \"caption\": \"a dog\"}\n{\"image\": \"a.png\", \"caption\": \"a cat\"}\n",
+        "{\"file_name\": \"a.png\", \"captions\": [\"one\", \"two\"], \"label\": 3}\n",
+        "{\"path\": \"a.png\", \"text\": null, \"label\": \"dog\"}\n\n{\"path\": \"b.png\", \"label\": \"cat\"}",
+    ];
+    let seeds = seeds.map(|text| text.as_bytes().to_vec()).into();
+    let target = Target { name: "x.jsonl", seeds, containers: &[], cases: 1500 };
+    target.run(|path| {
+        if let Ok(data) = ImageTable::json_lines(path) {
+            look(&data);
+        }
+    });
+}
+
+#[test]
+fn coco_captions() {
+    let seeds = [
+        r#"{"images": [{"id": 7, "file_name": "x.json"}], "annotations": [{"image_id": 7, "caption": "a dog"}]}"#,
+        r#"{"info": {}, "annotations": [{"image_id": "a", "caption": "one"}, {"image_id": "a", "caption": "two"}],
+            "images": [{"id": "a", "file_name": "x.json", "width": 3}, {"id": "b", "file_name": "b.png"}]}"#,
+    ];
+    let seeds = seeds.map(|text| text.as_bytes().to_vec()).into();
+    let target = Target { name: "x.json", seeds, containers: &[], cases: 1500 };
+    target.run(|path| {
+        if let Ok(data) = ImageTable::coco(path) {
+            look(&data);
         }
     });
 }
@@ -222,7 +258,11 @@ fn tar_shards() {
     let long = format!("{}.png", "x".repeat(150));
     let seeds = vec![
         archive(&[("a/0.png", &png), ("a/0.cls", b"2"), ("1.png", &png), ("1.cls", b"0")]),
-        archive(&[("0.png", &png), ("0.txt", b"a drop")]),
+        archive(&[
+            ("0.png", &png),
+            ("0.txt", b"a drop"),
+            ("0.json", br#"{"caption": ["a", "b"]}"#),
+        ]),
         archive(&[(&long, &png), (&long.replace("png", "cls"), b"dog")]),
     ];
     let containers = [Container::TarHeader, Container::TarHeader];

@@ -40,6 +40,9 @@ pub const WEIGHTS: &str = "model.safetensors";
 /// The configuration's file in a checkpoint's folder.
 pub const CONFIG: &str = "config.json";
 
+/// The tokenizer's file in the folder of a checkpoint that reads: Hugging Face's `tokenizer.json`.
+pub const TOKENIZER: &str = "tokenizer.json";
+
 const NOTE: &str = "omma";
 /// 1 had a flat configuration.
 const FORMAT: u32 = 2;
@@ -80,6 +83,11 @@ pub fn weights_path(path: &Path) -> PathBuf {
         true => path.join(WEIGHTS),
         false => path.to_owned(),
     }
+}
+
+/// The tokenizer of a checkpoint given by its folder or by its file of weights.
+pub fn tokenizer_path(path: &Path) -> PathBuf {
+    weights_path(path).with_file_name(TOKENIZER)
 }
 
 /// Writes a checkpoint into a folder, which is made if it is not there. Whatever happens while it is

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{
     EncoderConfig, ExpertStart, HeadConfig, ImageConfig, MimoConfig, ModelConfig, MoeConfig,
-    Placement, names::full_name,
+    Placement, TextConfig, names::full_name,
 };
 
 /// A configuration of this version or of an earlier one.
@@ -31,15 +31,16 @@ struct Current {
     encoder: EncoderConfig,
     head: HeadConfig,
     mimo: Option<MimoConfig>,
+    text: Option<TextConfig>,
 }
 
 impl<'de> Deserialize<'de> for AnyModelConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let tree = Value::deserialize(deserializer)?;
         let tree = upgraded(tree).map_err(D::Error::custom)?;
-        let Current { image, encoder, head, mimo } =
+        let Current { image, encoder, head, mimo, text } =
             Current::deserialize(tree).map_err(D::Error::custom)?;
-        Ok(Self(ModelConfig { image, encoder, head, mimo }))
+        Ok(Self(ModelConfig { image, encoder, head, mimo, text }))
     }
 }
 

@@ -36,12 +36,74 @@ impl Default for ClassifierConfig {
     }
 }
 
+/// How the tokens of a text become its features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TextPooling {
+    /// The mean of all tokens (paper 002).
+    Mean,
+    /// The last place, whatever stands there (vmoe's two towers).
+    Last,
+    /// Attention pooling with a query of its own.
+    Map,
+}
+
+/// How the learned factor of similarities is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScaleForm {
+    /// As its logarithm, as CLIP, big_vision and vmoe do; it cannot become negative.
+    Exponential,
+    /// As it is.
+    Direct,
+}
+
+/// One vector per image and per text, of length 1, in a space that they share (paper 002 §2, App. A).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContrastConfig {
+    /// Numbers of a vector.
+    pub embedding: usize,
+    /// How an image's tokens become its features.
+    pub pooling: Pooling,
+    /// How a text's tokens become its features.
+    pub text_pooling: TextPooling,
+    /// Whether the two projections have a bias.
+    pub projection_bias: bool,
+    /// How the factor of similarities is kept.
+    pub scale_form: ScaleForm,
+    /// What that factor, the inverse of a temperature, starts at.
+    pub scale: f32,
+    /// What is added to all similarities at the start, where the loss needs that (SigLIP: −10).
+    pub logit_bias: Option<f32>,
+    /// Classes whose texts the model keeps, which makes it a zero-shot classifier; 0 for none.
+    pub classes: usize,
+}
+
+impl Default for ContrastConfig {
+    /// Paper 002 App. A: 512 numbers, a learned temperature that starts at 10.
+    fn default() -> Self {
+        Self {
+            embedding: 512,
+            pooling: Pooling::Mean,
+            text_pooling: TextPooling::Mean,
+            projection_bias: false,
+            scale_form: ScaleForm::Exponential,
+            scale: 10.0,
+            logit_bias: None,
+            classes: 0,
+        }
+    }
+}
+
 /// What a model makes of its tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HeadConfig {
     /// One prediction per image.
     Classifier(ClassifierConfig),
+    /// One vector per image and per text.
+    Contrast(ContrastConfig),
 }
 
 impl Default for HeadConfig {
@@ -55,6 +117,23 @@ impl HeadConfig {
     pub fn classifier(&self) -> Option<&ClassifierConfig> {
         match self {
             Self::Classifier(classifier) => Some(classifier),
+            Self::Contrast(_) => None,
+        }
+    }
+
+    /// The vectors of images and texts, if these are what it makes.
+    pub fn contrast(&self) -> Option<&ContrastConfig> {
+        match self {
+            Self::Contrast(contrast) => Some(contrast),
+            Self::Classifier(_) => None,
+        }
+    }
+
+    /// How an image's tokens become its features.
+    pub fn pooling(&self) -> Pooling {
+        match self {
+            Self::Classifier(classifier) => classifier.pooling,
+            Self::Contrast(contrast) => contrast.pooling,
         }
     }
 
@@ -62,6 +141,7 @@ impl HeadConfig {
     pub fn classes(&self) -> usize {
         match self {
             Self::Classifier(classifier) => classifier.classes,
+            Self::Contrast(contrast) => contrast.classes,
         }
     }
 
@@ -71,11 +151,12 @@ impl HeadConfig {
             Self::Classifier(classifier) => {
                 Self::Classifier(ClassifierConfig { classes, ..classifier })
             }
+            Self::Contrast(contrast) => Self::Contrast(ContrastConfig { classes, ..contrast }),
         }
     }
 
     /// Whether the tokens' last normalisation comes behind their pooling, not at the encoder's end.
     pub fn normalises_features(&self) -> bool {
-        self.classifier().is_some_and(|classifier| classifier.pooling == Pooling::PatchMean)
+        self.pooling() == Pooling::PatchMean
     }
 }

@@ -13,20 +13,22 @@ mod ranges;
 mod sentence;
 mod settings;
 mod shorthand;
+mod text;
 mod work;
 
 pub use encoder::{BatchEnsembleConfig, EncoderConfig, FastWeights, FeedForwardKind, Tiling};
-pub use head::{ClassifierConfig, HeadConfig, Pooling};
+pub use head::{ClassifierConfig, ContrastConfig, HeadConfig, Pooling, ScaleForm, TextPooling};
 pub use image::{ImageConfig, Margin, Normalisation, Position};
 pub use moe::{ExpertStart, MoeConfig};
 pub use names::{full_name, short_name};
-use omma_base::{Seed, range::check_all};
+use omma_base::Seed;
 use omma_routing::Scope;
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
 pub(crate) use settings::parse as parse_setting;
 pub use settings::{apply_settings, apply_value, precedence};
+pub use text::{Padding, TextConfig};
 
 use crate::{
     error::{ModelError, Result},
@@ -64,6 +66,8 @@ pub struct ModelConfig {
     pub head: HeadConfig,
     /// Several images in, and as many predictions out.
     pub mimo: Option<MimoConfig>,
+    /// How texts become tokens, for a model that reads.
+    pub text: Option<TextConfig>,
 }
 
 impl ModelConfig {
@@ -84,10 +88,20 @@ impl ModelConfig {
 
     /// Features of an image.
     pub fn feature_width(&self) -> usize {
-        match self.head.classifier().map(|classifier| classifier.pooling) {
-            Some(Pooling::TokenAndMean) => 2 * self.encoder.width,
+        match self.head.pooling() {
+            Pooling::TokenAndMean => 2 * self.encoder.width,
             _ => self.encoder.width,
         }
+    }
+
+    /// The encoder that texts pass, of a model that reads.
+    pub fn text_encoder(&self) -> Option<&EncoderConfig> {
+        self.text.as_ref().map(|text| text.tower.as_ref().unwrap_or(&self.encoder))
+    }
+
+    /// The encoder of texts alone, of a model with two towers.
+    pub fn text_tower(&self) -> Option<&EncoderConfig> {
+        self.text.as_ref().and_then(|text| text.tower.as_ref())
     }
 
     /// Images that a forward pass takes beside each other.
@@ -114,15 +128,17 @@ impl ModelConfig {
     /// Fails on a configuration that cannot be built, with both sides of a contradiction.
     pub fn check(&self) -> Result<()> {
         let tree = serde_json::to_value(self).expect("a configuration can be written");
-        check_all(ranges::RANGES, &tree).map_err(names::in_short)?;
+        ranges::check(tree)?;
         // As JSON, an infinite number is no number at all, which this one may be.
         if let Some(scale) = self.encoder.layer_scale.filter(|scale| !scale.is_finite()) {
             let (key, value) = ("layer_scale".to_owned(), scale.to_string());
             return Err(ModelError::BadSetting { key, value, why: "it is not finite".to_owned() });
         }
-        let EncoderConfig { width, heads, .. } = self.encoder;
-        if !width.is_multiple_of(heads) {
-            return Err(ModelError::Heads { width, heads });
+        for tower in [Some(&self.encoder), self.text_tower()].into_iter().flatten() {
+            let EncoderConfig { width, heads, .. } = *tower;
+            if !width.is_multiple_of(heads) {
+                return Err(ModelError::Heads { width, heads });
+            }
         }
         let ImageConfig { resolution, position_resolution, patch, .. } = self.image;
         let resolutions = [Some(resolution), position_resolution];
@@ -131,17 +147,18 @@ impl ModelConfig {
             return Err(ModelError::Resolution { resolution, patch });
         }
         self.check_combinations()?;
-        self.encoder.feed_forwards()?;
         self.check_work()?;
-        match self.moe() {
-            Some(moe) => Ok(moe.router.check()?),
-            None => Ok(()),
+        for tower in [Some(&self.encoder), self.text_tower()].into_iter().flatten() {
+            tower.feed_forwards()?;
+            tower.moe.as_ref().map_or(Ok(()), |moe| moe.router.check())?;
         }
+        Ok(())
     }
 
     fn check_combinations(&self) -> Result<()> {
-        let pooling = self.head.classifier().map(|classifier| classifier.pooling);
-        let by_token = matches!(pooling, Some(Pooling::Token | Pooling::TokenAndMean));
+        let by_token = matches!(self.head.pooling(), Pooling::Token | Pooling::TokenAndMean);
+        let contrast = self.head.contrast().is_some();
+        let several = |encoder: &EncoderConfig| encoder.members() > 1;
         let ImageConfig { class_token, position, .. } = self.image;
         let router = self.moe().map(|moe| &moe.router);
         let mut clashes = vec![
@@ -156,8 +173,29 @@ impl ModelConfig {
                 "one decision per image",
                 "no class token to decide",
             ),
+            (contrast != self.text.is_some(), "a contrastive head", "no text (or text without it)"),
+            (
+                contrast && (self.members() > 1 || self.text_tower().is_some_and(several)),
+                "a contrastive head",
+                "several members",
+            ),
+            (
+                self.text_encoder()
+                    .and_then(|encoder| encoder.moe.as_ref())
+                    .is_some_and(|moe| moe.router.scope != Scope::Token),
+                "text",
+                "one decision per image",
+            ),
+            (
+                contrast && by_token && self.head.pooling() == Pooling::TokenAndMean,
+                "a contrastive head",
+                "pooling of the class token beside the mean",
+            ),
         ];
         clashes.extend(self.encoder.clashes()?);
+        if let Some(tower) = self.text_tower() {
+            clashes.extend(tower.clashes()?);
+        }
         match clashes.into_iter().find(|(clash, ..)| *clash) {
             Some((_, left, right)) => Err(ModelError::Incompatible { left, right }),
             None => Ok(()),

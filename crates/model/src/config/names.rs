@@ -39,6 +39,8 @@ pub(super) const SHORT: &[(&str, &str)] = &[
     ("pooling", "head.pooling"),
     ("representation", "head.representation"),
     ("classes", "head.classes"),
+    ("embedding", "head.embedding"),
+    ("text_pooling", "head.text_pooling"),
 ];
 
 /// The full name of a setting that may be given by a short one: `moe.k` is

@@ -5,8 +5,8 @@ use omma_kernels::Activation;
 use omma_routing::{Loss, LossTerm, Pool, RouterConfig, Scope};
 
 use super::{
-    ClassifierConfig, EncoderConfig, HeadConfig, ImageConfig, ModelConfig, MoeConfig,
-    Normalisation, Placement, Pooling,
+    ClassifierConfig, ContrastConfig, EncoderConfig, HeadConfig, ImageConfig, ModelConfig,
+    MoeConfig, Normalisation, Placement, Pooling, TextConfig,
 };
 use crate::error::{ModelError, Result};
 
@@ -26,7 +26,7 @@ pub(super) const SIZES: &[(&str, Size)] = &[
 ];
 
 /// The presets that `s14` and its like can follow, and `tiny`.
-pub const PRESETS: &[&str] = &["vit-", "vmoe-", "e3-", "softmoe-", "vimoe-"];
+pub const PRESETS: &[&str] = &["vit-", "vmoe-", "e3-", "softmoe-", "vimoe-", "limoe-"];
 
 /// The configuration of a name such as `vmoe-b32`, at 384 pixels (paper 000's fine-tuning) or, for
 /// `softmoe-`, `vimoe-` and every `dinos` model, 224. `vimoe-` is a backbone without classes, as
@@ -37,6 +37,8 @@ pub const PRESETS: &[&str] = &["vit-", "vmoe-", "e3-", "softmoe-", "vimoe-"];
 ///   `tail-2`, a shared expert, one decision per image)
 /// - then a size, `ti`, `s`, `b`, `l` or `h`, or `dinos` for the ViT-S of timm and DINOv2, and the side
 ///   of a patch: 32, 16, 14 or 8. Paper 003's S/14 is `vimoe-s14`, which is `dinos` too.
+/// - `limoe-`: images and texts through one tower (paper 002 Table 4), `every-2` block with 32 experts and
+///   K = 1, batch priority, at 224 pixels; `h14` has its twelve blocks and 288 pixels (App. A.3)
 /// - or `tiny`: 32 pixels, patches of 4, width 128, 6 blocks, 10 classes; a laptop trains it
 pub fn preset(name: &str) -> Result<ModelConfig> {
     let unknown = || {
@@ -104,8 +106,57 @@ pub fn preset(name: &str) -> Result<ModelConfig> {
             let moe = MoeConfig { placement, shared_expert: true, ..MoeConfig::new(router) };
             with(moe, small).with_classes(if tiny { 10 } else { 0 })
         }
+        "limoe" => limoe(size, small),
         _ => return Err(unknown()),
     })
+}
+
+/// Soft minima of experts that texts and images use, `S = e^τ`, per size of paper 002 (Table 5, A.3); of
+/// other sizes, those of its ablations (A.2).
+const SOFT_MINIMA: &[(&str, (f64, f64))] = &[
+    ("s32", (12.0, 17.0)),
+    ("b32", (12.0, 17.0)),
+    ("l32", (20.0, 1.0)),
+    ("l16", (28.0, 8.0)),
+    ("h14", (4.0, 25.0)),
+    // 9 and 20 of 32 experts, of 8.
+    ("tiny", (3.0, 5.0)),
+];
+
+/// Blocks of H/14 that have experts, counted from 1 (paper 002 App. A.3).
+const H14_BLOCKS: [usize; 12] = [3, 7, 11, 15, 18, 21, 24, 26, 28, 30, 31, 32];
+
+/// LIMoE over a dense backbone. The appendices name neither the capacity in training, which is V-MoE's
+/// here, nor the numbers of H/14's vectors, which are 512 as everywhere else.
+fn limoe(size: &str, dense: ModelConfig) -> ModelConfig {
+    let (text, image) = SOFT_MINIMA
+        .iter()
+        .find(|(name, _)| *name == size)
+        .map_or((9.0, 20.0), |(_, minima)| *minima);
+    let (tiny, huge) = (size == "tiny", size == "h14");
+    let router = RouterConfig::limoe(if tiny { 8 } else { 32 }, text, image);
+    let placement = match huge {
+        true => Placement::Blocks(H14_BLOCKS.map(|block| block - 1).to_vec()),
+        false => Placement::Every(2),
+    };
+    let mlp = if huge { 5120 } else { dense.encoder.mlp };
+    let resolution = if huge { Resolution::square(288) } else { dense.image.resolution };
+    let text = match tiny {
+        true => TextConfig { vocabulary: 512, ..TextConfig::default() },
+        false => TextConfig::default(),
+    };
+    let embedding = if tiny { 128 } else { 512 };
+    ModelConfig {
+        image: ImageConfig { class_token: false, resolution, ..dense.image },
+        encoder: EncoderConfig {
+            mlp,
+            moe: Some(MoeConfig { placement, ..MoeConfig::new(router) }),
+            ..dense.encoder
+        },
+        head: HeadConfig::Contrast(ContrastConfig { embedding, ..ContrastConfig::default() }),
+        text: Some(text),
+        mimo: None,
+    }
 }
 
 /// Every name that [`preset`] knows with the papers' patches.
@@ -163,6 +214,40 @@ mod tests {
         for name in names() {
             preset(&name).unwrap().check().unwrap_or_else(|error| panic!("{name}: {error}"));
         }
+    }
+
+    /// Table 4 (sizes), A and A.3 (32 experts, every 2 layers, H/14's blocks, 16 tokens, 512 numbers, a
+    /// temperature of 10), Table 5 (thresholds), B.1 (the average of six losses, times 0.04).
+    #[test]
+    fn limoe_is_that_of_paper_002() {
+        let sizes = [
+            ("s32", (8, 8, 512, 2048), (12.0, 17.0)),
+            ("s16", (8, 8, 512, 2048), (9.0, 20.0)),
+            ("b32", (12, 12, 768, 3072), (12.0, 17.0)),
+            ("b16", (12, 12, 768, 3072), (9.0, 20.0)),
+            ("l32", (24, 16, 1024, 4096), (20.0, 1.0)),
+            ("l16", (24, 16, 1024, 4096), (28.0, 8.0)),
+            ("h14", (32, 16, 1280, 5120), (4.0, 25.0)),
+        ];
+        for (name, size, (text, image)) in sizes {
+            let config = preset(&format!("limoe-{name}")).unwrap();
+            let EncoderConfig { depth, heads, width, mlp, .. } = config.encoder;
+            assert_eq!((depth, heads, width, mlp), size, "{name}");
+            let moe = config.moe().unwrap();
+            let blocks = moe.placement.blocks(depth).unwrap();
+            let expected: Vec<usize> = match name {
+                "h14" => vec![2, 6, 10, 14, 17, 20, 23, 25, 27, 29, 30, 31],
+                _ => (1..depth).step_by(2).collect(),
+            };
+            assert_eq!(blocks, expected, "{name}");
+            assert_eq!((moe.router.experts, moe.k()), (32, Some(1)));
+            assert_eq!(moe.router.losses, LossTerm::limoe(text, image));
+            assert_eq!(config.text.as_ref().unwrap().length, 16);
+            let head = config.head.contrast().unwrap();
+            assert_eq!((head.embedding, head.scale), (512, 10.0));
+        }
+        let total: f64 = LossTerm::limoe(9.0, 20.0).iter().map(|term| term.weight).sum();
+        assert!((total - 0.04).abs() < 1e-12 && LossTerm::limoe(9.0, 20.0).len() == 6);
     }
 
     #[test]

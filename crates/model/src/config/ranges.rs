@@ -4,7 +4,10 @@
 //! 1280, hidden 5120 and 32 blocks of H/14, 000 Table 6; 512 experts and hidden 30,720 in 004), where a number
 //! is a slip or an attack.
 
-use omma_base::range::{Range, Ranges};
+use omma_base::range::{OutOfRange, Range, Ranges, check_all};
+use serde_json::{Value, json};
+
+use super::names::in_short;
 
 /// Sides of an image, in pixels.
 const SIDE: Range = Range::of(1.0, 16_384.0);
@@ -69,10 +72,32 @@ pub(super) const RANGES: &Ranges = &[
     ),
     ("head.representation", SIZE.optional()),
     ("head.classes", Range::of(0.0, 10_000_000.0)),
+    ("head.embedding", COUNT),
+    ("head.scale", Range::above(0.0, 1_000.0)),
+    ("head.logit_bias", Range::of(-1_000.0, 1_000.0).optional()),
+    ("text.vocabulary", Range::of(2.0, 10_000_000.0)),
+    ("text.length", Range::of(1.0, 65_536.0)),
     ("mimo.members", MEMBERS),
     ("mimo.input_replication", Range::of(0.0, 1.0)),
     ("mimo.batch_repetition", Range::of(1.0, 1_024.0)),
 ];
+
+/// Checks every number of a configuration, given as it would be written to a file.
+pub(super) fn check(mut tree: Value) -> Result<(), OutOfRange> {
+    if let Some(tower) = take_tower(&mut tree) {
+        check_all(RANGES, &tower).map_err(|error| OutOfRange {
+            key: format!("text.tower.{}", in_short(error.clone()).key),
+            ..error
+        })?;
+    }
+    check_all(RANGES, &tree).map_err(in_short)
+}
+
+/// The encoder of texts out of a configuration, as the encoder of one: its numbers have the same ranges.
+fn take_tower(tree: &mut Value) -> Option<Value> {
+    let tower = tree.get_mut("text")?.get_mut("tower")?.take();
+    Some(json!({ "encoder": tower }))
+}
 
 #[cfg(test)]
 mod tests {
@@ -84,8 +109,8 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        BatchEnsembleConfig, ClassifierConfig, EncoderConfig, HeadConfig, ImageConfig, MimoConfig,
-        ModelConfig, MoeConfig,
+        BatchEnsembleConfig, ClassifierConfig, ContrastConfig, EncoderConfig, HeadConfig,
+        ImageConfig, MimoConfig, ModelConfig, MoeConfig, TextConfig,
     };
 
     /// A model with everything that it may do without, and this router.
@@ -105,6 +130,10 @@ mod tests {
             },
             head: HeadConfig::Classifier(head),
             mimo: Some(MimoConfig::default()),
+            text: Some(TextConfig {
+                tower: Some(EncoderConfig::default()),
+                ..TextConfig::default()
+            }),
         }
     }
 
@@ -138,8 +167,16 @@ mod tests {
         ];
         routers.extend(pools.map(|pool| RouterConfig { pool, ..base.clone() }));
         for router in routers {
-            let tree = serde_json::to_value(full(router)).unwrap();
-            assert_eq!(without_range(RANGES, &tree), Vec::<String>::new());
+            let classifier = full(router);
+            let contrast = ContrastConfig { logit_bias: Some(-10.0), ..ContrastConfig::default() };
+            let contrast =
+                ModelConfig { head: HeadConfig::Contrast(contrast), ..classifier.clone() };
+            for config in [classifier, contrast] {
+                let mut tree = serde_json::to_value(config).unwrap();
+                let tower = take_tower(&mut tree).unwrap();
+                assert_eq!(without_range(RANGES, &tree), Vec::<String>::new());
+                assert_eq!(without_range(RANGES, &tower), Vec::<String>::new());
+            }
         }
     }
 }

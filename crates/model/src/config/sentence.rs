@@ -2,7 +2,7 @@
 
 use omma_routing::{Affinity, Allocation, Pool, Scope};
 
-use super::{EncoderConfig, ModelConfig, MoeConfig, Placement, presets::SIZES};
+use super::{EncoderConfig, ModelConfig, MoeConfig, Placement, TextConfig, presets::SIZES};
 
 impl ModelConfig {
     /// What the model is, in words: the papers' name of the system, its members and experts and where
@@ -15,7 +15,13 @@ impl ModelConfig {
         };
         let mut systems = Vec::new();
         if let Some(moe) = self.moe() {
-            systems.push(format!("{}, in {}", experts(moe), place(&moe.placement)));
+            let experts = match self.text {
+                Some(TextConfig { tower: None, .. }) => {
+                    experts(moe).replacen("a V-MoE", "a LIMoE", 1)
+                }
+                _ => experts(moe),
+            };
+            systems.push(format!("{experts}, in {}", place(&moe.placement)));
         }
         if let Some(ensemble) = &self.encoder.batch_ensemble {
             let members = count(ensemble.members);
@@ -34,8 +40,18 @@ impl ModelConfig {
         if mc_samples > 1 {
             sentence += &format!(", {} MC Dropout samples", count(mc_samples));
         }
+        if let Some(text) = &self.text {
+            let tower = match &text.tower {
+                Some(tower) => {
+                    format!("a tower of {} blocks of width {}", tower.depth, tower.width)
+                }
+                None => "the same tower".to_owned(),
+            };
+            sentence += &format!(", and texts of {} tokens through {tower}", text.length);
+        }
         sentence
             + &match self.classes() {
+                0 if self.text.is_some() => String::new(),
                 0 => ", no classifier".to_owned(),
                 1 => ", 1 class".to_owned(),
                 classes => format!(", {classes} classes"),

@@ -7,7 +7,8 @@ use omma_routing::{Allocation, Capacity, ROUTERS};
 use serde_json::{Map, Value};
 
 use super::{
-    BatchEnsembleConfig, EncoderConfig, ImageConfig, MimoConfig, ModelConfig, MoeConfig,
+    BatchEnsembleConfig, ContrastConfig, EncoderConfig, HeadConfig, ImageConfig, MimoConfig,
+    ModelConfig, MoeConfig, TextConfig,
     names::{SHORT, full_name, in_short},
     ranges::RANGES,
     shorthand::{self, SHORTHANDS},
@@ -62,6 +63,9 @@ pub fn apply_value(
         value: text.to_owned(),
         why: why.split(" at line").next().unwrap_or_default().to_owned(),
     };
+    if let Some(inside) = key.strip_prefix("text.tower.") {
+        return apply_to_tower(config, inside, value, text);
+    }
     let mut full = full_name(key);
     // Where there is no null, as in TOML; to positions it is a kind.
     let nothing = value.is_null() || text == "none" && full != "image.position";
@@ -115,6 +119,25 @@ pub fn apply_value(
     }
 }
 
+/// A setting of the encoder of texts, by the name that it has in the encoder of images.
+fn apply_to_tower(
+    config: &ModelConfig,
+    key: &str,
+    value: Value,
+    text: &str,
+) -> Result<ModelConfig> {
+    let mut texts = config.text.clone().unwrap_or_default();
+    let encoder = texts.tower.take().unwrap_or_else(|| config.encoder.clone());
+    if !full_name(key).starts_with("encoder.") {
+        let names = SHORT.iter().filter(|(_, full)| full.starts_with("encoder."));
+        let hint = nearest(key, names.map(|(short, _)| *short));
+        return Err(ModelError::UnknownSetting { key: format!("text.tower.{key}"), hint });
+    }
+    let tower = apply_value(&ModelConfig { encoder, ..ModelConfig::default() }, key, value, text)?;
+    texts.tower = Some(tower.encoder);
+    Ok(ModelConfig { text: Some(texts), ..config.clone() })
+}
+
 /// A table over one of the same kind changes what it names; over anything else, it takes its place.
 fn merged(old: Value, new: Value) -> Value {
     match (old, new) {
@@ -139,6 +162,7 @@ fn fill_sections(tree: &mut Value, key: &str) {
         ("encoder.moe".to_owned(), value(MoeConfig::default())),
         ("encoder.batch_ensemble".to_owned(), value(BatchEnsembleConfig::default())),
         ("mimo".to_owned(), value(MimoConfig::default())),
+        ("text".to_owned(), value(TextConfig::default())),
         (format!("{allocation}.capacity"), value(Capacity::factor(1.0))),
         (format!("{allocation}.inference_capacity"), value(Capacity::factor(1.0))),
     ];
@@ -197,10 +221,14 @@ fn known_keys() -> BTreeSet<String> {
             mimo: Some(MimoConfig::default()),
             ..ModelConfig::default()
         };
-        let mut tree = serde_json::to_value(full).expect("a configuration can be written");
-        fill_sections(&mut tree, "encoder.moe.router.allocation.capacity.factor");
-        fill_sections(&mut tree, "encoder.moe.router.allocation.inference_capacity.factor");
-        collect(tree.as_object().expect("a configuration has fields"), "", &mut keys);
+        let contrast = HeadConfig::Contrast(ContrastConfig::default());
+        let text = Some(TextConfig::default());
+        for full in [full.clone(), ModelConfig { head: contrast, text, ..full }] {
+            let mut tree = serde_json::to_value(full).expect("a configuration can be written");
+            fill_sections(&mut tree, "encoder.moe.router.allocation.capacity.factor");
+            fill_sections(&mut tree, "encoder.moe.router.allocation.inference_capacity.factor");
+            collect(tree.as_object().expect("a configuration has fields"), "", &mut keys);
+        }
     }
     keys.extend(
         ["members", "overlap", "subsets", "modalities", "experts"]

@@ -6,6 +6,10 @@ use omma_routing::{
 use serde_json::Value;
 
 use super::MoeConfig;
+use crate::{pairs::TEXTS, vit::IMAGES};
+
+/// What the average of LIMoE's losses is multiplied by (paper 002 B.1).
+const LIMOE_WEIGHT: f64 = 0.04;
 
 /// Their names below `moe`.
 ///
@@ -17,6 +21,8 @@ use super::MoeConfig;
 /// | `capacity_multiple=4` | capacities in training and at inference are rounded up to a multiple of four |
 /// | `images_per_group=4` | groups of four images; 0 for the whole batch |
 /// | `scope=image` | the class token decides for its image; `token` for every token |
+/// | `text_experts=9`, `image_experts=20` | experts that the tokens of a modality shall use at least, `S = e^τ` (paper 002 B.2); 0 for no such loss. Losses keep their sum of weights, and all have the same |
+/// | `local_entropy=merged` | how sure tokens of texts shall be: `plain`, `target` or `merged` for more than one expert each (E.1), `none` for no such loss |
 /// | `importance_loss=0.01`, `load_loss`, `balance_loss`, `z_loss` | the weight of this loss on all tokens; 0 for none |
 pub(super) const SHORTHANDS: &[&str] = &[
     "members",
@@ -25,6 +31,9 @@ pub(super) const SHORTHANDS: &[&str] = &[
     "capacity_multiple",
     "images_per_group",
     "scope",
+    "text_experts",
+    "image_experts",
+    "local_entropy",
     "importance_loss",
     "load_loss",
     "balance_loss",
@@ -119,6 +128,27 @@ fn change(moe: &mut MoeConfig, key: &str, value: &Value) -> Result<(), String> {
                 _ => return Err("it is token or image".to_owned()),
             };
         }
+        "text_experts" | "image_experts" => {
+            let modality = if key == "text_experts" { TEXTS } else { IMAGES };
+            let experts = value.as_f64().filter(|experts| *experts == 0.0 || *experts >= 1.0);
+            let experts = experts.ok_or("it is 0, or 1 and more")?;
+            let loss = Loss::GlobalEntropy { threshold: Some(experts.ln()) };
+            let is_it = |loss: &Loss| matches!(loss, Loss::GlobalEntropy { .. });
+            replace(router, modality, is_it, (experts > 0.0).then_some(loss));
+        }
+        "local_entropy" => {
+            let loss = match value.as_str() {
+                Some("none") | None => None,
+                Some("plain") => Some(Loss::LocalEntropy),
+                Some("target") => Some(Loss::TargetEntropy),
+                Some("merged") => Some(Loss::MergedEntropy),
+                _ => return Err("it is plain, target, merged or none".to_owned()),
+            };
+            let is_it = |loss: &Loss| {
+                matches!(loss, Loss::LocalEntropy | Loss::TargetEntropy | Loss::MergedEntropy)
+            };
+            replace(router, TEXTS, is_it, loss);
+        }
         _ => {
             let loss = match key {
                 "importance_loss" => Loss::Importance,
@@ -135,6 +165,30 @@ fn change(moe: &mut MoeConfig, key: &str, value: &Value) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Puts a loss on a modality in the place of those like it. Where that changes how many there are, they all
+/// have the same share of what they weighed together (paper 002 B.1).
+fn replace(
+    router: &mut RouterConfig,
+    modality: usize,
+    is_it: impl Fn(&Loss) -> bool,
+    loss: Option<Loss>,
+) {
+    let before = router.losses.len();
+    let total: f64 = router.losses.iter().map(|term| term.weight).sum();
+    let total = if total > 0.0 { total } else { LIMOE_WEIGHT };
+    let own = |term: &LossTerm| term.modality == Some(modality) && is_it(&term.loss);
+    let place = router.losses.iter().position(own).unwrap_or(before);
+    let weight = router.losses.get(place).map_or(total, |term| term.weight);
+    router.losses.retain(|term| !own(term));
+    if let Some(loss) = loss {
+        let place = place.min(router.losses.len());
+        router.losses.insert(place, LossTerm::new(loss, weight).on_modality(modality));
+    }
+    if router.losses.len() != before {
+        router.losses = LossTerm::averaged(std::mem::take(&mut router.losses), total);
+    }
 }
 
 fn whole(value: &Value, least: u64, most: u64) -> Result<usize, String> {

@@ -38,11 +38,13 @@ impl ModelConfig {
         let pixels = (image.patch * image.patch) as f64 * image.channels as f64 * mimo;
         let representation =
             self.head.classifier().and_then(|head| head.representation).unwrap_or(0);
-        let outputs = self.classes().max(representation) as f64 * mimo;
+        let embedding = self.head.contrast().map_or(0, |head| head.embedding);
+        let outputs = self.classes().max(representation).max(embedding) as f64 * mimo;
         let depth = encoder.depth as f64;
         let work = members * (depth * block + tokens * width * pixels + width * (outputs + width));
+        let words = self.text.as_ref().map_or(0, |text| text.vocabulary + text.length) as f64;
         let parameters = depth * experts * width * (hidden + width + slots)
-            + width * (tokens + pixels + outputs);
+            + width * (tokens + pixels + outputs + words);
         // Training takes some 200 operations per value.
         const MOST: f64 = (u64::MAX / 512) as f64;
         let too_large = |what: &str, count: f64| ModelError::TooLarge {

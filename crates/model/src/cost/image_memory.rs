@@ -54,27 +54,44 @@ impl ModelConfig {
             None => found.kept += embedding,
             Some(_) => found.working = embedding,
         }
-        let kinds = encoder.feed_forwards()?;
-        let tiling = encoder.tiling()?.filter(|_| encoder.mc_samples == 1);
-        let mut rows = tokens;
-        for (index, kind) in kinds.iter().enumerate() {
-            if let Some(tiling) = tiling.filter(|tiling| tiling.block == index) {
-                rows = tokens * tiling.members as u64;
-            }
-            let feed = feed_forward(encoder, *kind, rows);
-            let kept = attention(encoder, rows) + feed;
-            // A gradient of most of what it keeps while it is run backwards, and pages that an allocator
-            // has not given back yet; 5 D fits what was measured.
-            let working = kept + 5 * rows * width;
-            if trunk.is_none_or(|trunk| index >= trunk) {
-                found.kept += kept;
-            }
-            found.working = found.working.max(working);
+        blocks(encoder, tokens, trunk, &mut found)?;
+        if let (Some(text), Some(encoder)) = (&self.text, self.text_encoder()) {
+            let length = text.length as u64;
+            found.kept += 2 * length * encoder.width as u64;
+            blocks(encoder, length, None, &mut found)?;
         }
-        // The normalised tokens, and their input.
-        found.kept += 2 * rows * width;
         Ok(ImageMemory { kept: repetition * found.kept, working: repetition * found.working })
     }
+}
+
+/// What blocks and the normalisation behind them keep of the tokens of one sequence.
+fn blocks(
+    encoder: &EncoderConfig,
+    tokens: u64,
+    trunk: Option<usize>,
+    found: &mut ImageMemory,
+) -> Result<()> {
+    let width = encoder.width as u64;
+    let kinds = encoder.feed_forwards()?;
+    let tiling = encoder.tiling()?.filter(|_| encoder.mc_samples == 1);
+    let mut rows = tokens;
+    for (index, kind) in kinds.iter().enumerate() {
+        if let Some(tiling) = tiling.filter(|tiling| tiling.block == index) {
+            rows = tokens * tiling.members as u64;
+        }
+        let feed = feed_forward(encoder, *kind, rows);
+        let kept = attention(encoder, rows) + feed;
+        // A gradient of most of what it keeps while it is run backwards, and pages that an allocator
+        // has not given back yet; 5 D fits what was measured.
+        let working = kept + 5 * rows * width;
+        if trunk.is_none_or(|trunk| index >= trunk) {
+            found.kept += kept;
+        }
+        found.working = found.working.max(working);
+    }
+    // The normalised tokens, and their input.
+    found.kept += 2 * rows * width;
+    Ok(())
 }
 
 /// The first half of a block: input, normalised, queries, keys and values, attended values, the sum.

@@ -74,7 +74,7 @@ pub struct LayerCost {
 pub struct Cost {
     /// Height and width of the images.
     pub resolution: Resolution,
-    /// Tokens of one image.
+    /// Tokens of one image, or of what is counted.
     pub tokens: usize,
     /// Predictions per image.
     pub members: usize,
@@ -90,24 +90,55 @@ pub struct Cost {
     pub layers: Vec<LayerCost>,
 }
 
+/// What one is an account of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// An image.
+    Images,
+    /// A text.
+    Texts,
+    /// An image and its text (paper 002 App. D.2).
+    Pairs,
+}
+
 impl ModelConfig {
-    /// The account of this model on images of `resolution` pixels.
+    /// The account of this model on images of `resolution` pixels; of one that reads, on an image and its
+    /// text together, "the approach which makes the least assumptions" (paper 002 App. D.2).
     pub fn cost(&self, resolution: Resolution) -> Result<Cost> {
         self.cost_with(resolution, Dispatching::Gather)
     }
 
     /// The same with tokens brought to their experts in another way.
     pub fn cost_with(&self, resolution: Resolution, dispatching: Dispatching) -> Result<Cost> {
+        let counted = if self.text.is_some() { Counted::Pairs } else { Counted::Images };
+        self.account(counted, resolution, dispatching)
+    }
+
+    /// The account of images or of texts alone.
+    pub fn cost_of(&self, counted: Counted, resolution: Resolution) -> Result<Cost> {
+        self.account(counted, resolution, Dispatching::Gather)
+    }
+
+    fn account(
+        &self,
+        counted: Counted,
+        resolution: Resolution,
+        dispatching: Dispatching,
+    ) -> Result<Cost> {
         let model = self.init(Seed::new(0), &burn::tensor::Device::flex())?;
         let parameters = parameters(&model);
-        let share = self.moe().map_or((1, 1), active_share);
-        let products = Products::new(self, resolution, dispatching)?;
+        let share = |encoder: Option<&EncoderConfig>| {
+            encoder.and_then(|encoder| encoder.moe.as_ref()).map_or((1, 1), active_share)
+        };
+        let (own, of_texts) = (share(Some(&self.encoder)), share(self.text_tower()));
+        let products = Products::new(self, counted, resolution, dispatching)?;
         let layers = products.rows.into_iter().map(|row| {
             let inside = |name: &str| row.parts.iter().any(|part| name.starts_with(part));
             let (mut params, mut params_active) = (0, 0);
             for parameter in parameters.iter().filter(|parameter| inside(&parameter.name)) {
                 let count: usize = parameter.shape.iter().product();
                 params += count as u64;
+                let share = if parameter.name.starts_with("text.") { of_texts } else { own };
                 params_active += match parameter.name.contains(".experts.") {
                     true => count as u64 * share.0 / share.1,
                     false => count as u64,
@@ -124,9 +155,16 @@ impl ModelConfig {
         });
         let layers: Vec<LayerCost> = layers.collect();
         let sum = |of: fn(&LayerCost) -> u64| layers.iter().map(of).sum();
+        let text = self.text.as_ref().map_or(0, |text| text.length);
+        let image = self.image.tokens(resolution);
+        let tokens = match counted {
+            Counted::Images => image,
+            Counted::Texts => text,
+            Counted::Pairs => image + text,
+        };
         Ok(Cost {
             resolution,
-            tokens: self.image.tokens(resolution),
+            tokens,
             members: self.members(),
             params_total: sum(|layer| layer.params),
             params_active: sum(|layer| layer.params_active),

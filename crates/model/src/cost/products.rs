@@ -3,11 +3,11 @@
 use omma_base::Resolution;
 use omma_routing::Allocation;
 
-use super::{ValueWork, kind_of};
+use super::{Counted, ValueWork, kind_of};
 use crate::{
     config::{
-        ClassifierConfig, EncoderConfig, FeedForwardKind, HeadConfig, ImageConfig, ModelConfig,
-        MoeConfig, Pooling,
+        ClassifierConfig, ContrastConfig, EncoderConfig, FeedForwardKind, HeadConfig, ImageConfig,
+        ModelConfig, MoeConfig, Pooling, TextConfig, TextPooling,
     },
     error::Result,
 };
@@ -77,7 +77,54 @@ pub(super) struct Products {
 }
 
 impl Products {
+    /// Of images, of texts, or of an image with its text, which is the sum of both: attention stays inside
+    /// each, and experts take the tokens of both.
     pub(super) fn new(
+        config: &ModelConfig,
+        counted: Counted,
+        resolution: Resolution,
+        dispatching: Dispatching,
+    ) -> Result<Self> {
+        let mut rows: Vec<Row> = Vec::new();
+        if counted != Counted::Texts {
+            rows = Self::of_images(config, resolution, dispatching)?.rows;
+        }
+        if let (Counted::Texts | Counted::Pairs, Some(text)) = (counted, &config.text) {
+            for row in Self::of_texts(config, text, dispatching)?.rows {
+                match rows.iter_mut().find(|known| known.name == row.name) {
+                    Some(known) => {
+                        known.forward += row.forward;
+                        known.training += row.training;
+                    }
+                    None => rows.push(row),
+                }
+            }
+        }
+        Ok(Self { rows })
+    }
+
+    fn of_texts(config: &ModelConfig, text: &TextConfig, dispatching: Dispatching) -> Result<Self> {
+        let encoder = text.tower.as_ref().unwrap_or(&config.encoder);
+        let prefix = if text.tower.is_some() { "text." } else { "" };
+        let values = (text.length * encoder.width) as f64;
+        let embedding = Work::default().values(values, ValueWork::BIAS + ValueWork::RESIDUAL);
+        let kind = format!("{} tokens of {}", text.length, text.vocabulary);
+        let parts = ["text.embedding", "text.position"].map(str::to_owned);
+        let mut rows = vec![row("text", kind, &parts, embedding)];
+        blocks(encoder, prefix, text.length, dispatching, &mut rows)?;
+        let norm = Work::default().values(values, ValueWork::NORM);
+        let name = format!("{prefix}norm");
+        rows.push(row(&name, "layer norm".to_owned(), &[format!("{name}.")], norm));
+        if let Some(head) = config.head.contrast() {
+            if head.text_pooling == TextPooling::Map {
+                rows.push(pooling(encoder, "text.pool", text.length, 1));
+            }
+            rows.push(projection("text", encoder, head));
+        }
+        Ok(Self { rows })
+    }
+
+    fn of_images(
         config: &ModelConfig,
         resolution: Resolution,
         dispatching: Dispatching,
@@ -85,13 +132,22 @@ impl Products {
         let encoder = &config.encoder;
         let tokens = config.image.tokens(resolution);
         let mut rows = vec![embedding(config, resolution)];
-        let members = blocks(encoder, tokens, dispatching, &mut rows)?;
+        let members = blocks(encoder, "", tokens, dispatching, &mut rows)?;
         let normed = if config.head.normalises_features() { 1 } else { tokens };
         let values = (normed * members * encoder.width) as f64;
         let norm = Work::default().values(values, ValueWork::NORM);
         rows.push(row("norm", "layer norm".to_owned(), &["norm.".to_owned()], norm));
         match &config.head {
             HeadConfig::Classifier(head) => classifier(config, head, tokens, members, &mut rows),
+            HeadConfig::Contrast(head) => {
+                if head.pooling == Pooling::Map {
+                    rows.push(pooling(encoder, "pool", tokens, members));
+                }
+                rows.push(projection("image", encoder, head));
+                let work = Work::default().product(head.embedding * head.classes);
+                let parts = ["head.scale", "head.bias", "head.labels"].map(str::to_owned);
+                rows.push(row("head", "scale".to_owned(), &parts, work));
+            }
         }
         let repetition = config.mimo.as_ref().map_or(1, |mimo| mimo.batch_repetition as u64);
         rows.iter_mut().for_each(|row| row.training *= repetition);
@@ -102,6 +158,7 @@ impl Products {
 /// The blocks' rows; returns the copies that leave the last one.
 fn blocks(
     config: &EncoderConfig,
+    prefix: &str,
     tokens: usize,
     dispatching: Dispatching,
     rows: &mut Vec<Row>,
@@ -114,7 +171,7 @@ fn blocks(
         if let Some(tiling) = tiling.filter(|tiling| tiling.block == index) {
             members = tiling.members;
         }
-        let name = format!("blocks.{index}");
+        let name = format!("{prefix}blocks.{index}");
         let attention = attention(config, tokens, members);
         rows.push(row(
             &format!("{name}.attention"),
@@ -143,14 +200,8 @@ fn classifier(
     members: usize,
     rows: &mut Vec<Row>,
 ) {
-    let EncoderConfig { width, mlp, .. } = config.encoder;
     if head.pooling == Pooling::Map {
-        let pool = Work::default()
-            .product(members * (2 * tokens + 2) * width * width)
-            .product(members * 2 * tokens * width)
-            .product(members * 2 * width * mlp)
-            .values((members * mlp) as f64, ValueWork::GELU);
-        rows.push(row("pool", "attention pooling".to_owned(), &["pool.".to_owned()], pool));
+        rows.push(pooling(&config.encoder, "pool", tokens, members));
     }
     let mut features = config.feature_width();
     if let Some(size) = head.representation {
@@ -167,6 +218,25 @@ fn classifier(
         let kind = format!("{} classes", head.classes);
         rows.push(row("head", kind, &["head.".to_owned()], work));
     }
+}
+
+/// A query that attends to all tokens, and what follows it.
+fn pooling(config: &EncoderConfig, name: &str, tokens: usize, members: usize) -> Row {
+    let EncoderConfig { width, mlp, .. } = *config;
+    let pool = Work::default()
+        .product(members * (2 * tokens + 2) * width * width)
+        .product(members * 2 * tokens * width)
+        .product(members * 2 * width * mlp)
+        .values((members * mlp) as f64, ValueWork::GELU);
+    row(name, "attention pooling".to_owned(), &[format!("{name}.")], pool)
+}
+
+/// From features of a modality to its vector.
+fn projection(modality: &str, config: &EncoderConfig, head: &ContrastConfig) -> Row {
+    let size = head.embedding;
+    let work = Work::default().product(config.width * size).values(size as f64, ValueWork::NORM);
+    let name = format!("head.{modality}");
+    row(&name, format!("to {size} numbers"), &[format!("{name}.")], work)
 }
 
 fn row(name: &str, kind: String, parts: &[String], work: Work) -> Row {

@@ -1,6 +1,7 @@
 //! What comes out: everything that tokens become, one file each.
 
 mod classifier;
+mod contrast;
 mod pooling;
 
 use burn::{
@@ -8,6 +9,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 pub use classifier::Classifier;
+pub use contrast::{Contrast, Projection};
 use omma_base::Seed;
 pub use pooling::AttentionPooling;
 
@@ -22,6 +24,8 @@ use crate::{
 pub enum Head {
     /// One prediction per image.
     Classifier(Classifier),
+    /// One vector per image and per text.
+    Contrast(Contrast),
 }
 
 impl Head {
@@ -30,6 +34,9 @@ impl Head {
         match &config.head {
             HeadConfig::Classifier(classifier) => {
                 Self::Classifier(Classifier::new(classifier, config, seed, device))
+            }
+            HeadConfig::Contrast(contrast) => {
+                Self::Contrast(Contrast::new(contrast, config, seed, device))
             }
         }
     }
@@ -44,6 +51,15 @@ impl Head {
     ) -> (Tensor<3>, Predictions) {
         match self {
             Self::Classifier(classifier) => classifier.forward(tokens, members, mode),
+            Self::Contrast(contrast) => contrast.forward(tokens, mode),
+        }
+    }
+
+    /// What compares images with texts, if it does.
+    pub fn contrast(&self) -> Option<&Contrast> {
+        match self {
+            Self::Classifier(_) => None,
+            Self::Contrast(contrast) => Some(contrast),
         }
     }
 }

@@ -324,6 +324,7 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
             classes: shapes.find("head/bias").map_or(0, first),
         }),
         mimo: None,
+        text: None,
     })
 }
 

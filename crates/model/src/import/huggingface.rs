@@ -153,5 +153,6 @@ pub(super) fn config(family: Family, shapes: &Shapes) -> Result<ModelConfig> {
         },
         head: HeadConfig::Classifier(ClassifierConfig { pooling, representation: None, classes }),
         mimo: None,
+        text: None,
     })
 }

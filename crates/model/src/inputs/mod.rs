@@ -2,8 +2,10 @@
 
 mod patches;
 mod position;
+mod text;
 
 pub use patches::PatchEmbedding;
 #[cfg(test)]
 pub(crate) use position::interpolate;
 pub(crate) use position::sincos2d;
+pub use text::TextTower;

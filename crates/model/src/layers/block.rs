@@ -1,8 +1,10 @@
 //! A transformer block.
 
+use std::ops::Range;
+
 use burn::{
     module::{Module, Param},
-    tensor::{Device, Tensor},
+    tensor::{Device, Tensor, TensorData},
 };
 use omma_routing::{Context, Layout, Routing, Seed, Sequences};
 
@@ -116,7 +118,13 @@ impl Block {
     /// - returns: the same shape
     pub fn attend(&self, x: Tensor<2>, layout: &Layout) -> Tensor<2> {
         let normed = self.norm1.forward(x.clone());
-        let branch = by_kind(normed, layout, |x| self.attention.forward(x));
+        let branch = by_kind(normed, layout, |x, rows| match layout.absent() {
+            Some(absent) if absent[rows.clone()].contains(&true) => {
+                let present = present(&absent[rows], &x);
+                self.attention.forward_present(x, present)
+            }
+            _ => self.attention.forward(x),
+        });
         x + scaled(branch, &self.scale1)
     }
 
@@ -133,7 +141,7 @@ impl Block {
         let (branches, routing) = match &self.feed_forward {
             FeedForward::Dense(mlp) => (vec![mlp.forward(normed, dropout)], None),
             FeedForward::BatchEnsemble(mlp) => {
-                (vec![by_kind(normed, &layout, |x| mlp.forward(x, dropout))], None)
+                (vec![by_kind(normed, &layout, |x, _| mlp.forward(x, dropout))], None)
             }
             FeedForward::Moe(moe) => {
                 let (layout, seed) = (layout.clone(), seed.named("routing"));
@@ -172,9 +180,13 @@ fn scaled(branch: Tensor<2>, scale: &Option<Param<Tensor<1>>>) -> Tensor<2> {
 /// Something that is done to every kind of sequences by itself.
 ///
 /// - `x`: `[N, D]`, rows as `layout` says
-/// - `each`: gets the rows of a kind as `[B·M, T, D]`, and gives as many sequences of that length for
-///   every one of them
-fn by_kind(x: Tensor<2>, layout: &Layout, each: impl Fn(Tensor<3>) -> Tensor<3>) -> Tensor<2> {
+/// - `each`: gets the rows of a kind as `[B·M, T, D]`, and which these are, and gives as many sequences of
+///   that length for every one of them
+fn by_kind(
+    x: Tensor<2>,
+    layout: &Layout,
+    each: impl Fn(Tensor<3>, Range<usize>) -> Tensor<3>,
+) -> Tensor<2> {
     let [_, width] = x.dims();
     let flat = |x: Tensor<3>| {
         let [sequences, tokens, width] = x.dims();
@@ -182,12 +194,20 @@ fn by_kind(x: Tensor<2>, layout: &Layout, each: impl Fn(Tensor<3>) -> Tensor<3>)
     };
     let shape = |kind: Sequences| [kind.count * layout.members(), kind.tokens, width];
     if let Some(only) = layout.only_kind() {
-        return flat(each(x.reshape(shape(only))));
+        return flat(each(x.reshape(shape(only)), 0..layout.rows()));
     }
-    let parts = layout
-        .parts()
-        .map(|(kind, rows)| flat(each(x.clone().slice([rows, 0..width]).reshape(shape(kind)))));
+    let parts = layout.parts().map(|(kind, rows)| {
+        let own = x.clone().slice([rows.clone(), 0..width]).reshape(shape(kind));
+        flat(each(own, rows))
+    });
     Tensor::cat(parts.collect(), 0)
+}
+
+/// `[B, T]`: 1 where there is a token, 0 where a row of `[B, T, D]` holds none.
+pub(crate) fn present(absent: &[bool], x: &Tensor<3>) -> Tensor<2> {
+    let [sequences, tokens, _] = x.dims();
+    let values: Vec<f32> = absent.iter().map(|absent| f32::from(!*absent)).collect();
+    Tensor::from_data(TensorData::new(values, [sequences, tokens]), &x.device())
 }
 
 /// `M` tensors `[N, D]` as one `[M · N, D]` with the members of a sequence next to each other.
@@ -217,7 +237,7 @@ pub(crate) fn tile(x: Tensor<2>, layout: &Layout, members: usize) -> Tensor<2> {
     if members == 1 {
         return x;
     }
-    by_kind(x, layout, |x| {
+    by_kind(x, layout, |x, _| {
         let [sequences, tokens, width] = x.dims();
         x.reshape([sequences, 1, tokens, width])
             .expand([sequences, members, tokens, width])

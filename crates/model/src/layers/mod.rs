@@ -10,9 +10,10 @@ mod moe_layer;
 mod norm;
 
 pub use attention::Attention;
+pub(crate) use attention::{attention_to_present, per_head_norm};
 pub use batch_ensemble::{BatchEnsembleMlp, SharedMatrices};
-pub(crate) use block::tile;
 pub use block::{Block, FeedForward};
+pub(crate) use block::{present, tile};
 pub use dense::Dense;
 pub use experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
 pub(crate) use init::{constant, normal, xavier};

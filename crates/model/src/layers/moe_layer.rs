@@ -2,7 +2,7 @@
 
 use burn::{
     module::Module,
-    tensor::{Device, Tensor},
+    tensor::{Device, IndexingUpdateOp, Int, Tensor},
 };
 use omma_routing::{Context, Plan, Result, Router, RouterConfig, Routing, RoutingError, Seed};
 
@@ -56,7 +56,7 @@ impl MoeLayerConfig {
 }
 
 impl MoeLayer {
-    /// Routes the tokens and runs the experts on them.
+    /// Routes the tokens and runs the experts on them. Rows that hold no token get nothing.
     ///
     /// - `tokens`: `[N, D]`, with rows as `context.layout` says
     /// - `dropout`: the seed of dropout inside experts, where values are dropped
@@ -66,6 +66,16 @@ impl MoeLayer {
         context: &Context,
         dropout: Option<Seed>,
     ) -> Result<MoeOutput> {
+        if let Some((rows, layout)) = context.layout.present() {
+            let rows: Vec<i32> = rows.into_iter().map(|row| row as i32).collect();
+            let rows = Tensor::<1, Int>::from_data(rows.as_slice(), &tokens.device());
+            let context = Context { layout, ..context.clone() };
+            let present =
+                self.forward(tokens.clone().select(0, rows.clone()), &context, dropout)?;
+            let nothing = tokens.zeros_like();
+            let output = nothing.select_assign(0, rows, present.output, IndexingUpdateOp::Add);
+            return Ok(MoeOutput { output, ..present });
+        }
         let routing = self.router.route(tokens.clone(), context)?;
         let output = match &routing.plan {
             Plan::Sparse(plan) => self.experts.forward_sparse(tokens.clone(), plan, dropout),

@@ -4,6 +4,7 @@ mod adapt;
 mod deep_ensemble;
 mod permute;
 mod reconfigure;
+mod soup;
 mod truncate;
 mod upcycle;
 
@@ -11,5 +12,6 @@ pub use adapt::{Target, adapt};
 pub use deep_ensemble::DeepEnsemble;
 pub use permute::permute_experts;
 pub use reconfigure::reconfigure;
+pub use soup::{first_difference, soup};
 pub use truncate::truncated;
 pub use upcycle::{Start, Upcycling, step_zero_difference, upcycle};

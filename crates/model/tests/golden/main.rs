@@ -1,6 +1,7 @@
 //! Parity of layers and whole models with reference implementations, through the fused kernels and the
 //! importers.
 
+mod contrast;
 mod layers;
 mod models;
 
@@ -22,4 +23,10 @@ fn models_agree_with_their_references() {
             _ => models::vmoe(case),
         },
     );
+}
+
+#[test]
+fn images_and_texts_agree_with_their_references() {
+    let kinds = [Kind::TwoTowers, Kind::OneTower, Kind::Contrast];
+    check_cases(|kind| kinds.contains(&kind), contrast::check);
 }

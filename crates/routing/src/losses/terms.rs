@@ -89,6 +89,29 @@ impl LossTerm {
     pub fn vmoe() -> Vec<Self> {
         vec![Self::new(Loss::Importance, 0.005), Self::new(Loss::Load, 0.005)]
     }
+
+    /// LIMoE's losses (paper 002 App. B): importance, load, z, the local entropy of texts, and the global
+    /// entropies of texts and of images with thresholds given as the number of experts that shall be used
+    /// at least, `S = e^τ`. Their average, times 0.04 (B.1).
+    pub fn limoe(text_experts: f64, image_experts: f64) -> Vec<Self> {
+        let (images, texts) = (0, 1);
+        let global = |experts: f64| Loss::GlobalEntropy { threshold: Some(experts.ln()) };
+        let terms = vec![
+            Self::new(Loss::Importance, 1.0),
+            Self::new(Loss::Load, 1.0),
+            Self::new(Loss::Z, 1.0),
+            Self::new(Loss::LocalEntropy, 1.0).on_modality(texts),
+            Self::new(global(text_experts), 1.0).on_modality(texts),
+            Self::new(global(image_experts), 1.0).on_modality(images),
+        ];
+        Self::averaged(terms, 0.04)
+    }
+
+    /// The average of losses, times a weight.
+    pub fn averaged(terms: Vec<Self>, weight: f64) -> Vec<Self> {
+        let each = weight / terms.len().max(1) as f64;
+        terms.into_iter().map(|term| Self { weight: each, ..term }).collect()
+    }
 }
 
 /// The value of one term.

@@ -43,12 +43,36 @@ impl Default for Schedule {
     }
 }
 
+/// Steps of a length that is a share of the run below 1.
+fn steps(length: f64, total: u64) -> f64 {
+    if length < 1.0 { length * total.max(1) as f64 } else { length }
+}
+
 impl Schedule {
+    /// The first step, counted from 0, that is part of a reverse square root's cooldown in a run of `total`
+    /// steps; nothing where there is none.
+    pub(crate) fn cooled_from(&self, total: u64) -> Option<u64> {
+        let cooldown = steps(self.cooldown, total);
+        // The last step alone is taken at its full rate.
+        (cooldown > 1.0).then(|| (total as f64 - cooldown).max(0.0) as u64)
+    }
+
+    /// The same reverse square root, of a run of `total` steps, with a cooldown of the last `cooldown` steps of
+    /// one that has `end`: a warm-up keeps its steps.
+    pub(crate) fn cooling_down(&self, total: u64, end: u64, cooldown: u64) -> Self {
+        let warmup = match steps(self.warmup, total) {
+            // As a share again.
+            short if short < 1.0 => short / end.max(1) as f64,
+            steps => steps,
+        };
+        Self { warmup, cooldown: cooldown as f64, ..*self }
+    }
+
     /// The share at a step, counted from 0, of a run of `total` steps. The first step of a warm-up is
     /// not zero, and neither is the last of a run.
     pub fn share(&self, step: u64, total: u64) -> f64 {
+        let steps = |length: f64| steps(length, total);
         let (now, total) = (step as f64, total.max(1) as f64);
-        let steps = |length: f64| if length < 1.0 { length * total } else { length };
         let warmup = steps(self.warmup);
         if now < warmup {
             return (now + 1.0) / (warmup + 1.0);
@@ -100,5 +124,35 @@ mod tests {
         assert!((sqrt.share(110, 1000) - 0.5_f64.sqrt()).abs() < 1e-12);
         let before = (100.0_f64 / 1065.0).sqrt();
         assert!((sqrt.share(975, 1000) - 0.5 * before).abs() < 1e-12);
+    }
+
+    /// big_vision's `rsqrt`: `1 / √(1 + (step - warmup) / timescale)`, times what is left of the cooldown. Its
+    /// warm-up is `step / warmup`, which begins at 0; ours does not waste that step.
+    #[test]
+    fn a_reverse_square_root_is_that_of_big_vision() {
+        for (warmup, timescale, cooldown, total) in
+            [(10.0, 100.0, 50.0, 1000), (0.0, 10_000.0, 0.0, 300), (1.0, 3.0, 299.0, 300)]
+        {
+            let kind = ScheduleKind::ReverseSqrt;
+            let schedule = Schedule { kind, warmup, timescale, cooldown, ..Schedule::default() };
+            for step in warmup as u64..total {
+                let slope = 1.0 / (1.0 + (step as f64 - warmup) / timescale).sqrt();
+                let left = if cooldown > 0.0 { (total - step) as f64 / cooldown } else { 1.0 };
+                let expected = slope * left.min(1.0);
+                let found = schedule.share(step, total);
+                assert!((found - expected).abs() < 1e-12, "step {step}: {found} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cooldown_has_its_first_step_and_none_without_one() {
+        let of = |cooldown| Schedule {
+            kind: ScheduleKind::ReverseSqrt,
+            cooldown,
+            ..Schedule::default()
+        };
+        let found = [of(0.0), of(1.0), of(50.0), of(0.25), of(5000.0)].map(|s| s.cooled_from(1000));
+        assert_eq!(found, [None, None, Some(950), Some(750), Some(0)]);
     }
 }

@@ -91,6 +91,12 @@ impl Default for DataRecipe {
 }
 
 impl DataRecipe {
+    /// Whether the same images are asked for, however they are loaded.
+    pub(crate) fn same_images(&self, other: &Self) -> bool {
+        let images = |data: &Self| Self { workers: 0, prefetch: 0, ..data.clone() };
+        images(self) == images(other)
+    }
+
     /// The images to learn from and those held out of them, of all training images.
     pub fn parts(&self, all: &Shared) -> (Shared, Shared) {
         let used = match self.limit {
@@ -131,6 +137,8 @@ pub struct TrainRecipe {
     pub checkpoint_minutes: f64,
     /// Checkpoints that are kept, beside the best one.
     pub keep: usize,
+    /// Steps between two checkpoints that are kept for good, to cool down from or to average; 0 for none.
+    pub keep_every: u64,
     /// Steps between two lines of the log.
     pub log_every: u64,
     /// A loss this many times as large as that of guessing stops the run.
@@ -154,6 +162,7 @@ impl Default for TrainRecipe {
             checkpoint_every: 0,
             checkpoint_minutes: 1.0,
             keep: 2,
+            keep_every: 0,
             log_every: 10,
             explosion: 20.0,
             linear_baseline: true,

@@ -54,6 +54,7 @@ pub(super) const RANGES: &Ranges = &[
     ("train.checkpoint_every", MANY),
     ("train.checkpoint_minutes", Range::of(0.0, 1e6)),
     ("train.keep", Range::of(1.0, 1e6)),
+    ("train.keep_every", MANY),
     ("train.log_every", Range::of(1.0, 1e12)),
     ("train.explosion", Range::above(0.0, 1e12)),
 ];

@@ -19,11 +19,13 @@
 //!   recipe-400.toml     of a run that was extended after step 400: what it was trained by until then,
 //!   result-400.json     and what it had reached,
 //!   report-400.html     to look at
+//!   origin.json         of a cooldown: which checkpoint of which run it began with
 //! ```
 
 mod checkpoints;
 mod environment;
 mod identity;
+mod origin;
 mod state;
 mod stretches;
 
@@ -40,6 +42,7 @@ pub use self::{
     checkpoints::{Checkpoints, step_name},
     environment::Environment,
     identity::DataIdentity,
+    origin::Origin,
     state::{Best, Progress, Saved, State},
     stretches::Stretch,
 };
@@ -62,6 +65,8 @@ pub enum Place<'a> {
     At(&'a Path),
     /// Into a folder of its own below this one: `NAME-1`, `NAME-2`, and so on.
     Below(&'a Path),
+    /// Beside a run that it is a cooldown of: `RUN-cooldown-1`, `RUN-cooldown-2`, and so on.
+    Beside(&'a Path),
 }
 
 const RECIPE: &str = "recipe.toml";
@@ -79,11 +84,21 @@ const FILES: &[&str] = &[
     "config.json",
     "result.json",
     "report.html",
+    origin::ORIGIN,
 ];
 
 impl RunFolder {
     /// A new run; a folder that holds one already is left alone.
     pub fn create(place: Place, recipe: &Recipe) -> Result<Self> {
+        Self::create_with(place, recipe, |_| Ok(()))
+    }
+
+    /// The same with what has to be there before the recipe is.
+    fn create_with(
+        place: Place,
+        recipe: &Recipe,
+        before: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<Self> {
         let path = match place {
             Place::At(path) => {
                 fs::create_dir_all(path).map_err(TrainError::io(path))?;
@@ -91,6 +106,14 @@ impl RunFolder {
             }
             Place::Below(below) => {
                 fresh_folder(below, &recipe.name).map_err(TrainError::io(below))?
+            }
+            Place::Beside(run) => {
+                let whole = || fs::canonicalize(run).map_err(TrainError::io(run));
+                let run = if run.file_name().is_some() { run.to_owned() } else { whole()? };
+                let name = run.file_name().unwrap_or_default().to_string_lossy();
+                let below = run.parent().unwrap_or(Path::new(""));
+                let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+                fresh_folder(below, &format!("{name}-cooldown")).map_err(TrainError::io(below))?
             }
         };
         let run = Self { path, owned: None }.own()?;
@@ -101,6 +124,7 @@ impl RunFolder {
         if let Some(file) = FILES.iter().map(|name| run.file(name)).find(|file| file.exists()) {
             return Err(TrainError::Occupied { path: run.path, file });
         }
+        before(&run)?;
         run.write(RECIPE, recipe.to_toml())?;
         Ok(run)
     }

@@ -77,6 +77,12 @@ impl RunFolder {
         self.extended_after()?.into_iter().map(read).collect()
     }
 
+    /// Writes down what led to the first step of a new run.
+    pub(super) fn write_earlier(&self, earlier: &[Stretch]) -> Result<()> {
+        let write = |one: &Stretch| self.write(&recipe_name(one.until), one.recipe.to_toml());
+        earlier.iter().try_for_each(write)
+    }
+
     /// Whether the run has come to its end, which is that of its last stretch.
     pub fn is_finished(&self) -> bool {
         let extended = self.extended_after().unwrap_or_default();

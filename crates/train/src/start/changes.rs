@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::{
     error::TrainError,
     recipe::Recipe,
-    resolved::Resolved,
+    resolved::Splits,
     run::{DataIdentity, RunFolder, State},
 };
 
@@ -26,11 +26,12 @@ impl From<Changed> for TrainError {
 /// Fails where recipe or images are not those that a checkpoint was trained by. A bit that turned over in a
 /// recipe, or a picture more in a folder, would make another model of the same name.
 ///
-/// `recipe` is the one that counted for the checkpoint: the run's, or that of an earlier stretch.
+/// `recipe` is the one that counted for the checkpoint: the run's, or that of an earlier stretch. `data` is nothing
+/// where other images are wanted.
 pub(super) fn changes(
     run: &RunFolder,
     recipe: &Recipe,
-    Resolved { data, .. }: &Resolved,
+    data: Option<&Splits>,
     state: &State,
 ) -> Result<(), Changed> {
     let path = run.file("recipe.toml");
@@ -48,11 +49,11 @@ pub(super) fn changes(
             return Err(Changed { path, what: "the recipe has", changes: text });
         }
     }
-    match &state.data {
-        Some(then) if *then != DataIdentity::of(data) => Err(Changed {
+    match (&state.data, data.map(DataIdentity::of)) {
+        (Some(then), Some(now)) if *then != now => Err(Changed {
             path: PathBuf::from(&recipe.data.name),
             what: "the images have",
-            changes: format!("{} now; {then} then", DataIdentity::of(data)),
+            changes: format!("{now} now; {then} then"),
         }),
         _ => Ok(()),
     }

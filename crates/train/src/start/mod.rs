@@ -4,7 +4,10 @@ mod changes;
 mod initial;
 
 use burn::tensor::Device;
-use omma_model::{VisionTransformer, checkpoint};
+use omma_model::{
+    VisionTransformer,
+    checkpoint::{self, Identity},
+};
 
 use self::{changes::changes, initial::starting_model};
 
@@ -14,7 +17,7 @@ use crate::{
     optimiser::Optimiser,
     recipe::{Recipe, recipe_error},
     resolved::Resolved,
-    run::{Progress, RunFolder, State, Stretch},
+    run::{Origin, Progress, RunFolder, State, Stretch},
     trainer::{Average, Weights},
 };
 
@@ -101,7 +104,53 @@ impl Begin {
             let aside = checkpoints.set_aside(step)?;
             tracing::warn!("{error}; it is now {}", aside.display());
         }
-        found.map_or_else(|| Self::fresh(resolved, device), Ok)
+        match (found, run.origin()?) {
+            (Some(begin), _) => Ok(begin),
+            (None, Some(origin)) => Self::at_origin(&origin, resolved, device),
+            (None, None) => Self::fresh(resolved, device),
+        }
+    }
+
+    /// A cooldown that has no checkpoint of its own yet.
+    fn at_origin(origin: &Origin, resolved: &Resolved, device: &Device) -> Result<Self> {
+        let Origin { run, step, weights } = origin;
+        let (trunk, _) = RunFolder::open(run)?;
+        let Read { model, weights: found, state } = Read::checkpoint(&trunk, *step, device)?;
+        if found != *weights {
+            return Err(TrainError::NoCheckpoint {
+                path: run.clone(),
+                why: format!(
+                    ": the one of step {step} is not the one that this cooldown began with"
+                ),
+            });
+        }
+        Ok(Self::restored(&trunk, resolved, model, &state, true)?.begun_anew())
+    }
+
+    /// From a checkpoint of another run, which `trained_by` has led to; and what tells its weights from others.
+    pub(crate) fn cooling_down(
+        trunk: &RunFolder,
+        trained_by: &Recipe,
+        step: u64,
+        resolved: &Resolved,
+        how: Resume,
+        device: &Device,
+    ) -> Result<(Self, Identity)> {
+        let Read { model, weights, state } = Read::checkpoint(trunk, step, device)?;
+        let same = resolved.recipe.data.same_images(&trained_by.data);
+        let changed = changes(trunk, trained_by, same.then_some(&resolved.data), &state);
+        if let Some(changed) = changed.as_ref().err().filter(|_| !how.accept_changes) {
+            return Err(changed.clone().into());
+        }
+        check_classes(trunk, &model, resolved)?;
+        let begin = Self::restored(trunk, resolved, model, &state, changed.is_ok())?;
+        Ok((begin.begun_anew(), weights))
+    }
+
+    /// As the first state of a run of its own, which has neither saved nor judged it.
+    fn begun_anew(self) -> Self {
+        let progress = Progress { best: None, evaluated: None, ..self.progress };
+        Self { progress, from: None, ..self }
     }
 
     /// From the checkpoint after a step, which a recipe has led to.
@@ -113,17 +162,25 @@ impl Begin {
         how: Resume,
         device: &Device,
     ) -> Result<Self> {
-        let folder = run.checkpoints().at(step);
-        let (model, identity) = checkpoint::load_identified(&folder, device)?;
-        let state = State::load(&folder, step, &identity)?;
-        let Resolved { recipe, task, .. } = resolved;
-        if let Some(conflict) = task.conflict(model.config()) {
+        let Read { model, state, .. } = Read::checkpoint(run, step, device)?;
+        let changed = changes(run, trained_by, Some(&resolved.data), &state);
+        if let Some(conflict) = resolved.task.conflict(model.config()) {
             return Err(recipe_error(conflict));
         }
-        let changed = changes(run, trained_by, resolved, &state);
         if let Some(changed) = changed.as_ref().err().filter(|_| !how.accept_changes) {
             return Err(changed.clone().into());
         }
+        Self::restored(run, resolved, model, &state, changed.is_ok())
+    }
+
+    /// A model and its state by a recipe, `as_it_was` or changed since.
+    fn restored(
+        run: &RunFolder,
+        Resolved { recipe, .. }: &Resolved,
+        model: VisionTransformer,
+        state: &State,
+        as_it_was: bool,
+    ) -> Result<Self> {
         // The checkpoint's model would be trained, whatever the recipe says of it.
         if *model.config() != recipe.model {
             return Err(recipe_error(format!(
@@ -135,14 +192,54 @@ impl Begin {
         let mut begin = Self::with(recipe, model)?;
         let raw = state.restore(&mut begin.optimiser, begin.average.is_some());
         // What does not fit a changed recipe is not damaged.
-        let raw = raw.map_err(|error| match changed {
-            Ok(()) => error,
-            Err(_) => recipe_error(format!("the recipe has changed too much: {error}")),
+        let raw = raw.map_err(|error| match as_it_was {
+            true => error,
+            false => recipe_error(format!("the recipe has changed too much: {error}")),
         })?;
         if let (Some(raw), Some(average)) = (raw, &mut begin.average) {
             average.values = std::mem::replace(&mut begin.weights.values, raw);
             begin.model = begin.weights.put(begin.model)?;
         }
-        Ok(Self { progress: state.progress, from: Some(step), ..begin })
+        Ok(Self { progress: state.progress, from: Some(state.progress.step), ..begin })
+    }
+}
+
+/// A checkpoint of a run, read.
+struct Read {
+    model: VisionTransformer,
+    /// What tells the model from others.
+    weights: Identity,
+    state: State,
+}
+
+impl Read {
+    fn checkpoint(run: &RunFolder, step: u64, device: &Device) -> Result<Self> {
+        let folder = run.checkpoints().at(step);
+        let (model, weights) = checkpoint::load_identified(&folder, device)?;
+        let state = State::load(&folder, step, &weights)?;
+        Ok(Self { model, weights, state })
+    }
+}
+
+/// Fails where a cooldown's images have other classes than those that its model tells apart.
+fn check_classes(trunk: &RunFolder, model: &VisionTransformer, resolved: &Resolved) -> Result<()> {
+    let path = trunk.file("classes.json");
+    let (Ok(text), 1..) = (std::fs::read(&path), model.config().classes()) else { return Ok(()) };
+    let own: Vec<String> = serde_json::from_slice(&text)
+        .map_err(|error| TrainError::Damaged { path, why: error.to_string() })?;
+    let other = resolved.data.train.classes();
+    let different = own.iter().zip(other).position(|(own, other)| own != other);
+    match different {
+        _ if own.len() != other.len() => Err(recipe_error(format!(
+            "{} has {} classes, and the model tells {} apart",
+            resolved.recipe.data.name,
+            other.len(),
+            own.len()
+        ))),
+        Some(class) => Err(recipe_error(format!(
+            "class {class} is \"{}\" in {}, and the model has learned it as \"{}\"",
+            other[class], resolved.recipe.data.name, own[class]
+        ))),
+        None => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     error::Result,
     report::report,
     resolved::Resolved,
-    run::Best,
+    run::{Best, Origin},
     task::{Fact, TaskScores, Tested},
 };
 
@@ -28,6 +28,9 @@ pub struct TrainingResult {
     /// Steps after which the run was extended; `result-STEP.json` is what it had reached then.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extended_after: Vec<u64>,
+    /// The checkpoint of another run that it is a cooldown of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cooldown_of: Option<Origin>,
     /// Parameters.
     pub parameters: usize,
     /// Multiply-adds per image, forwards.
@@ -70,6 +73,7 @@ impl Trainer {
             seed: recipe.seed,
             steps: self.progress.step,
             extended_after: self.stretches.ends().collect(),
+            cooldown_of: self.run.origin()?,
             parameters: self.outline.parameters,
             multiply_adds: self.outline.multiply_adds,
             scores,

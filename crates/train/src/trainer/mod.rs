@@ -1,6 +1,7 @@
 //! The loop: from a recipe, or from where a run stopped, to a trained model.
 
 mod average;
+mod cooldown;
 mod divergence;
 mod finish;
 mod interval;
@@ -24,11 +25,11 @@ pub(crate) use self::{
     average::Average,
     learner::{Examples, Input, InputTensor, Learner},
 };
+pub use self::{cooldown::Cooldown, finish::TrainingResult, stop::Stop, weights::Weights};
 use self::{
     divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass,
     stretches::Stretches,
 };
-pub use self::{finish::TrainingResult, stop::Stop, weights::Weights};
 
 use crate::{
     activations::{ActivationLoader, Source, open_or_make},
@@ -37,7 +38,7 @@ use crate::{
     logs::{EvaluationRecord, Logs, Record, StretchRecord, TrainRecord},
     memory::StepMemory,
     optimiser::{Optimiser, clip_global_norm},
-    recipe::Recipe,
+    recipe::{Recipe, TrainRecipe},
     resolved::Resolved,
     run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State},
     start::{Begin, Resume},
@@ -353,7 +354,8 @@ impl Trainer {
         }
         let improved = self.evaluate_if_due(observer, stop)?;
         let train = &self.recipe().train;
-        let by_steps = train.checkpoint_every > 0 && step.is_multiple_of(train.checkpoint_every);
+        let every = |steps: u64| steps > 0 && step.is_multiple_of(steps);
+        let by_steps = every(train.checkpoint_every) || every(train.keep_every);
         let minutes = self.last_save.elapsed().as_secs_f64() / 60.0;
         let by_time = train.checkpoint_minutes > 0.0 && minutes >= train.checkpoint_minutes;
         if improved || by_steps || by_time {
@@ -442,8 +444,12 @@ impl Trainer {
         if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {
             checkpoints.set_best(&best)?;
         }
-        let stay: Vec<u64> = self.stretches.ends().chain(best.map(|best| best.step)).collect();
-        checkpoints.keep(self.recipe().train.keep, &stay)?;
+        let TrainRecipe { keep, keep_every, .. } = self.recipe().train;
+        let for_good = |step: &u64| keep_every > 0 && step.is_multiple_of(keep_every);
+        let for_good = checkpoints.steps()?.into_iter().filter(for_good);
+        let best = best.map(|best| best.step);
+        let stay: Vec<u64> = self.stretches.ends().chain(best).chain(for_good).collect();
+        checkpoints.keep(keep, &stay)?;
         self.saved = Some(step);
         self.last_save = Instant::now();
         observer.saved(step);

@@ -34,8 +34,8 @@ use crate::{
 pub struct Parquet {
     classes: Vec<String>,
     labels: Vec<usize>,
-    /// One per image, or none at all.
-    captions: Vec<Option<String>>,
+    /// One list per image, or none at all.
+    captions: Vec<Vec<String>>,
     images: Images,
 }
 
@@ -59,7 +59,7 @@ impl Parquet {
             labels.extend(place(table, found, &classes)?);
             captions.extend(table.captions()?);
         }
-        if captions.iter().all(Option::is_none) {
+        if captions.iter().all(Vec::is_empty) {
             captions = Vec::new();
         }
         Ok(Self { classes, labels, captions, images })
@@ -103,6 +103,7 @@ fn spoken_of(tables: &[Table], labels: &[Labels]) -> Result<Vec<String>> {
     let (mut words, mut numbers) = (Vec::new(), 0);
     for (table, labels) in tables.iter().zip(labels) {
         match labels {
+            Labels::Absent(_) => {}
             Labels::Words(found) => words.extend(found.iter().map(String::as_str)),
             Labels::Numbers(found) => {
                 let largest = found.iter().copied().max().unwrap_or(0);
@@ -126,6 +127,10 @@ fn spoken_of(tables: &[Table], labels: &[Labels]) -> Result<Vec<String>> {
 /// Places of a file's labels among the classes.
 fn place(table: &Table, labels: Labels, classes: &[String]) -> Result<Vec<usize>> {
     match labels {
+        Labels::Absent(rows) if classes.is_empty() => Ok(vec![0; rows]),
+        Labels::Absent(_) => {
+            Err(table.fault("it has no labels, and other files or training images have".to_owned()))
+        }
         Labels::Numbers(numbers) => {
             let place = |(row, number): (usize, &i64)| {
                 let place = usize::try_from(*number).ok().filter(|place| *place < classes.len());
@@ -167,8 +172,16 @@ impl Dataset for Parquet {
     fn get(&self, index: usize) -> Result<Sample> {
         let (bytes, name) = self.images.get(index)?;
         let picture = Picture::decode(bytes.data(), &name)?;
-        let caption = self.captions.get(index).cloned().flatten();
-        Ok(Sample { caption, ..Sample::new(picture, self.labels[index]) })
+        let captions = self.captions(index)?;
+        Ok(Sample { captions, ..Sample::new(picture, self.labels[index]) })
+    }
+
+    fn captions(&self, index: usize) -> Result<Vec<String>> {
+        Ok(self.captions.get(index).cloned().unwrap_or_default())
+    }
+
+    fn has_captions(&self) -> bool {
+        !self.captions.is_empty()
     }
 }
 
@@ -275,7 +288,7 @@ mod tests {
         let found: Vec<_> = samples.iter().map(|s| (s.label, s.picture.pixels[0])).collect();
         assert_eq!(found, [(2, 0), (0, 1), (1, 2), (3, 0)]);
         assert_eq!(samples[0].picture, Picture::filled(3, 2, [0; 3]));
-        assert_eq!(samples[0].caption, None);
+        assert!(samples[0].captions.is_empty() && !data.has_captions());
         assert_eq!(read(&files[1]).unwrap().classes(), ["0", "1", "2", "3"]);
         assert_eq!(Parquet::class_names(&files).unwrap().len(), 4);
     }
@@ -357,7 +370,7 @@ mod tests {
         let data = read(&path).unwrap();
         assert_eq!(data.classes(), ["cat", "dog"]);
         let sample = data.get(0).unwrap();
-        assert_eq!((sample.label, sample.caption.as_deref()), (1, Some("a dog, asleep")));
+        assert_eq!((sample.label, sample.captions), (1, vec!["a dog, asleep".to_owned()]));
         assert_eq!(sample.picture.pixels[0], 5);
         for index in [1, 2] {
             let message = data.get(index).unwrap_err().to_string();
@@ -369,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn captions_alone_are_of_one_class() {
+    fn captions_alone_are_of_no_class() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
         let schema = "message m { required binary image; required binary caption (STRING); }";
@@ -379,8 +392,37 @@ mod tests {
         });
         let data = read(&path).unwrap();
         let sample = data.get(0).unwrap();
-        assert_eq!((sample.label, sample.caption.as_deref()), (0, Some("one")));
-        assert_eq!(data.classes(), ["0"]);
+        assert_eq!((sample.label, sample.captions), (0, vec!["one".to_owned()]));
+        assert!(data.has_captions() && data.classes().is_empty());
+    }
+
+    #[test]
+    fn an_image_may_have_a_list_of_captions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        let schema = "message m { required binary image;
+            optional group captions (LIST) { repeated group list { optional binary element (STRING); } } }";
+        table(&path, schema, WriterProperties::builder(), 2, |number, group| {
+            column::<ByteArrayType>(group, &[1, 2, 3, 4].map(|shade| Some(png(shade))), 0);
+            let text = |text: &str| ByteArray::from(format!("{text} {number}").as_str());
+            let mut writer = group.next_column().unwrap().unwrap();
+            // Two texts; an empty list; a null and a text; no list.
+            writer
+                .typed::<ByteArrayType>()
+                .write_batch(
+                    &["one", "two", "three"].map(text),
+                    Some(&[3, 3, 1, 2, 3, 0]),
+                    Some(&[0, 1, 0, 0, 1, 0]),
+                )
+                .unwrap();
+            writer.close().unwrap();
+        });
+        let data = read(&path).unwrap();
+        let found: Vec<_> = (0..data.len()).map(|i| data.captions(i).unwrap()).collect();
+        let none: Vec<&str> = Vec::new();
+        assert_eq!(found[..4], [vec!["one 0", "two 0"], none.clone(), vec!["three 0"], none]);
+        assert_eq!(data.get(6).unwrap().captions, ["three 1"]);
+        assert!(data.has_captions() && data.classes().is_empty());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::error::{DataError, Result};
 /// Column names that are understood, the best first. Any other column of images will do too.
 const IMAGE: &[&str] = &["image", "img"];
 const LABEL: &[&str] = &["label", "fine_label", "labels", "class", "target"];
-const CAPTION: &[&str] = &["caption", "text", "title"];
+const CAPTION: &[&str] = &["caption", "captions", "text", "title", "description"];
 
 /// An open file with a column of images and one of labels or captions.
 pub(super) struct Table {
@@ -40,6 +40,8 @@ pub(super) struct Table {
 pub(super) enum Labels {
     Numbers(Vec<i64>),
     Words(Vec<String>),
+    /// So many rows without any.
+    Absent(usize),
 }
 
 impl Table {
@@ -63,7 +65,7 @@ impl Table {
             Type::BYTE_ARRAY => column.converted_type() != ConvertedType::DECIMAL,
             _ => false,
         });
-        let caption = named(columns, CAPTION, |column| column.physical_type() == Type::BYTE_ARRAY);
+        let caption = captions(columns);
         if label.is_none() && caption.is_none() {
             return Err(fault(format!(
                 "it needs a column of labels ({}), numbers or words, or one of captions ({})",
@@ -110,9 +112,9 @@ impl Table {
         names.collect::<Option<Vec<_>>>().filter(|names| !names.is_empty())
     }
 
-    /// The label of every row. Without a column of labels, all are 0.
+    /// The label of every row.
     pub(super) fn labels(&self) -> Result<Labels> {
-        let Some(label) = self.label else { return Ok(Labels::Numbers(vec![0; self.rows])) };
+        let Some(label) = self.label else { return Ok(Labels::Absent(self.rows)) };
         let column = self.metadata().file_metadata().schema_descr().column(label);
         Ok(match column.physical_type() {
             Type::BOOLEAN => Labels::Numbers(self.all::<BoolType, _>(label, i64::from)?),
@@ -122,11 +124,31 @@ impl Table {
         })
     }
 
-    /// The caption of every row that has one.
-    pub(super) fn captions(&self) -> Result<Vec<Option<String>>> {
-        let Some(caption) = self.caption else { return Ok(vec![None; self.rows]) };
-        let captions = self.column::<ByteArrayType>(caption)?;
-        Ok(captions.into_iter().map(|caption| caption.map(text)).collect())
+    /// The captions of every row; empty ones are none.
+    pub(super) fn captions(&self) -> Result<Vec<Vec<String>>> {
+        let Some(caption) = self.caption else { return Ok(vec![Vec::new(); self.rows]) };
+        let rows = self.column_of_lists(caption)?;
+        let words = |row: Vec<ByteArray>| {
+            let texts = row.into_iter().map(|bytes| text(bytes).trim().to_owned());
+            texts.filter(|text| !text.is_empty()).collect()
+        };
+        Ok(rows.into_iter().map(words).collect())
+    }
+
+    /// A column of texts or of lists of texts, all of every row.
+    fn column_of_lists(&self, number: usize) -> Result<Vec<Vec<ByteArray>>> {
+        let column = self.metadata().file_metadata().schema_descr().column(number);
+        let lists = guarded(|| {
+            let mut all = Vec::new();
+            for group in 0..self.metadata().num_row_groups() {
+                let group = self.reader.get_row_group(group)?;
+                let rows = usize::try_from(group.metadata().num_rows())?;
+                let pages = group.get_column_page_reader(number)?;
+                all.extend(lists(pages, column.clone(), rows)?);
+            }
+            Ok(all)
+        });
+        lists.map_err(|why| self.fault(why))
     }
 
     /// A column of labels, none of which may be missing.
@@ -177,6 +199,36 @@ pub(super) fn values<T: DataType>(
     Ok(levels.iter().map(value).collect())
 }
 
+/// All values of each of so many rows: a row has as many as its list is long, or one or none.
+fn lists(
+    pages: Box<dyn PageReader>,
+    column: ColumnDescPtr,
+    rows: usize,
+) -> Result<Vec<Vec<ByteArray>>, ParquetError> {
+    if column.max_rep_level() == 0 {
+        let values = values::<ByteArrayType>(pages, column, 0, rows)?;
+        return Ok(values.into_iter().map(|value| value.into_iter().collect()).collect());
+    }
+    let present = column.max_def_level();
+    let mut reader = ColumnReaderImpl::<ByteArrayType>::new(column, pages);
+    let (mut values, mut levels, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
+    let (read, _, _) =
+        reader.read_records(rows, Some(&mut levels), Some(&mut repeated), &mut values)?;
+    let (mut values, mut lists) = (values.into_iter(), Vec::<Vec<ByteArray>>::new());
+    for (level, repeated) in levels.iter().zip(repeated) {
+        if repeated == 0 {
+            lists.push(Vec::new());
+        }
+        if let (true, Some(list)) = (*level == present, lists.last_mut()) {
+            list.extend(values.next());
+        }
+    }
+    match (read, lists.len()) == (rows, rows) {
+        true => Ok(lists),
+        false => Err(ParquetError::EOF("a column ends before the table does".to_owned())),
+    }
+}
+
 /// What the parquet library makes of a file, or why nothing. It asserts some of what a damaged file may
 /// break, which is an error like any other here.
 pub(super) fn guarded<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
@@ -206,6 +258,20 @@ fn named(
         })
     };
     names.iter().find_map(place)
+}
+
+/// The column of captions: of texts, or of lists of texts, whatever its parts are called.
+fn captions(columns: &[ColumnDescPtr]) -> Option<usize> {
+    let place = |name: &&str| {
+        columns.iter().position(|column| {
+            let parts = column.path().parts();
+            let is_text = column.physical_type() == Type::BYTE_ARRAY;
+            let is_list = parts.len() == 3 && column.max_rep_level() == 1;
+            let is_plain = parts.len() == 1 && column.max_rep_level() <= 1;
+            is_text && parts[0].eq_ignore_ascii_case(name) && (is_plain || is_list)
+        })
+    };
+    CAPTION.iter().find_map(place)
 }
 
 /// The column of images: one that is called so, or else a struct with bytes, or else mere bytes.

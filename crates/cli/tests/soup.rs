@@ -1,0 +1,151 @@
+//! `omma soup` as a user types it.
+
+use std::{fs, path::Path};
+
+use assert_cmd::{Command, cargo::cargo_bin_cmd};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+const SMALL: &[&str] = &[
+    "model.patch=8",
+    "model.width=16",
+    "model.depth=2",
+    "model.heads=2",
+    "model.mlp=32",
+    "model.moe.hidden=16",
+    "model.moe.experts=4",
+    "model.moe.placement=1",
+    "data.train_samples=300",
+    "data.test_samples=40",
+    "data.validation=0.2",
+    "train.steps=40",
+    "train.batch=16",
+    "train.keep_every=10",
+    "train.linear_baseline=false",
+    "optimiser.learning_rate=0.01",
+    "schedule.kind=reverse-sqrt",
+    "schedule.cooldown=0",
+];
+
+fn omma(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = cargo_bin_cmd!("omma");
+    command.current_dir(folder).args(arguments);
+    command
+}
+
+fn train(folder: &Path, run: &str, settings: &[&str]) {
+    let mut command = omma(folder, &["train", "vmoe", "--run", run]);
+    for setting in SMALL.iter().chain(settings) {
+        command.args(["--set", setting]);
+    }
+    command.assert().success();
+}
+
+fn error(mut command: Command) -> String {
+    let output = command.assert().failure();
+    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+fn json(mut command: Command) -> Value {
+    let output = command.assert().success();
+    serde_json::from_slice(&output.get_output().stdout).unwrap()
+}
+
+/// All values of a checkpoint by name.
+fn values(path: &Path) -> Vec<(String, Vec<f32>)> {
+    let bytes = fs::read(path.join("model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let floats = |bytes: &[u8]| {
+        bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+    };
+    let mut all: Vec<(String, Vec<f32>)> =
+        file.iter().map(|(name, tensor)| (name.to_owned(), floats(tensor.data()))).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+#[test]
+fn checkpoints_become_one_uniformly_or_as_they_score() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    train(here, "trunk", &[]);
+    for seed in ["seed=1", "seed=2"] {
+        omma(here, &["train", "--resume", "trunk", "--cooldown", "8", "--from-step", "30"])
+            .args(["--set", seed])
+            .assert()
+            .success();
+    }
+    // Of one checkpoint, itself.
+    omma(here, &["soup", "trunk/checkpoints/step-00000020", "-o", "one"]).assert().success();
+    assert_eq!(values(&here.join("one")), values(&here.join("trunk/checkpoints/step-00000020")));
+    // The mean of two runs, which every command takes.
+    let cooldowns = ["trunk-cooldown-1", "trunk-cooldown-2"];
+    omma(here, &["soup", cooldowns[0], cooldowns[1], "-o", "mean"]).assert().success();
+    let [mean, a, b] = ["mean", cooldowns[0], cooldowns[1]].map(|run| values(&here.join(run)));
+    for ((mean, a), b) in mean.iter().zip(&a).zip(&b) {
+        for ((mean, a), b) in mean.1.iter().zip(&a.1).zip(&b.1) {
+            assert_eq!(*mean, ((f64::from(*a) + f64::from(*b)) / 2.0) as f32);
+        }
+    }
+    assert_eq!(
+        fs::read(here.join("mean/classes.json")).unwrap(),
+        fs::read(here.join("trunk/classes.json")).unwrap()
+    );
+    omma(here, &["eval", "mean", "--data", "world", "--limit", "20", "--json"]).assert().success();
+
+    let arguments = ["soup", cooldowns[0], cooldowns[1], "--all-of", "trunk", "--greedy", "-o"];
+    let greedy = json({
+        let mut command = omma(here, &arguments);
+        command.args(["greedy", "--max", "4", "--json"]);
+        command
+    });
+    let saved: Value =
+        serde_json::from_slice(&fs::read(here.join("greedy/soup.json")).unwrap()).unwrap();
+    assert_eq!(saved, greedy);
+    assert!(greedy["data"].as_str().unwrap().contains("held-out"), "{greedy}");
+    assert_eq!(greedy["images"], 60);
+    let ingredients = greedy["ingredients"].as_array().unwrap();
+    assert_eq!(ingredients.len(), 6, "two cooldowns and four checkpoints");
+    let pair =
+        |value: &Value| (value["accuracy"].as_f64().unwrap(), -value["nll"].as_f64().unwrap());
+    let own: Vec<(f64, f64)> = ingredients.iter().map(pair).collect();
+    let best = own.iter().copied().fold((0.0, f64::NEG_INFINITY), |a, b| if b > a { b } else { a });
+    let steps: Vec<(f64, f64)> = greedy["steps"].as_array().unwrap().iter().map(pair).collect();
+    assert_eq!(steps[0], best);
+    assert!(steps.windows(2).all(|pair| pair[1] > pair[0]) && steps.len() <= 4, "{steps:?}");
+    assert_eq!(pair(&greedy), *steps.last().unwrap());
+    let taken: u64 = ingredients.iter().map(|one| one["count"].as_u64().unwrap()).sum();
+    assert_eq!(taken, steps.len() as u64);
+    // What was written scores what was said.
+    let command = omma(
+        here,
+        &["soup", "greedy", "--data", "world", "--split", "test", "-o", "again", "--json"],
+    );
+    assert_eq!(json(command)["images"], 2000, "the world's own number of test images");
+    assert_eq!(values(&here.join("again")), values(&here.join("greedy")));
+}
+
+#[test]
+fn what_cannot_be_averaged_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    train(here, "a", &["train.steps=2"]);
+    train(here, "b", &["train.steps=2", "model.moe.k=1"]);
+    let message = error(omma(here, &["soup", "a", "b", "-o", "soup"]));
+    assert!(message.contains("moe.k is 2 in the first and 1 in the second"), "{message}");
+    assert!(error(omma(here, &["soup", "-o", "soup"])).contains("--all-of"));
+    assert!(error(omma(here, &["soup", "a", "./a", "-o", "soup"])).contains("named twice"));
+    omma(here, &["soup", "a", "-o", "plain"]).assert().success();
+    fs::remove_file(here.join("plain/soup.json")).unwrap();
+    // A checkpoint by itself does not know what it held out, and test images are not taken instead.
+    let message =
+        error(omma(here, &["soup", "plain", "--greedy", "--data", "world", "-o", "soup"]));
+    assert!(message.contains("held out"), "{message}");
+    fs::write(here.join("plain/classes.json"), "[\"other\"]").unwrap();
+    let message = error(omma(here, &["soup", "plain", "a", "-o", "soup"]));
+    assert!(message.contains("classes.json"), "{message}");
+    assert!(!here.join("soup").exists(), "nothing was written");
+    assert!(error(omma(here, &["soup", "a", "-o", "plain"])).contains("--force"));
+}
