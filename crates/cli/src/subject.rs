@@ -132,11 +132,8 @@ fn tokenizer_of(model: &VisionTransformer, places: &[&Path]) -> Result<Option<To
     if !model.reads() {
         return Ok(None);
     }
-    let beside = |place: &&Path| match place.is_dir() {
-        true => place.join(checkpoint::TOKENIZER),
-        false => place.with_file_name(checkpoint::TOKENIZER),
-    };
-    let file = places.iter().map(beside).find(|file| file.is_file());
+    let mut files = places.iter().map(|place| checkpoint::tokenizer_path(place));
+    let file = files.find(|file| file.is_file());
     Ok(file.map(|file| Tokenizer::read(&file)).transpose()?)
 }
 

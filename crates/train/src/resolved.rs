@@ -72,8 +72,9 @@ impl Resolved {
         recipe.data.name = formats::whole_name(&recipe.data.name);
         let spec = recipe.data_spec();
         let (all, test) = formats::open_splits(&spec)?;
-        let (train, validation) = recipe.data.parts(&all);
-        let data = Splits { train, validation, test };
+        let (train, validation) = recipe.data.parts(&recipe.data.captioned(all));
+        let train = recipe.data.mixture(train, &spec)?;
+        let data = Splits { train, validation, test: recipe.data.captioned(test) };
         let task = TaskKind::of(&recipe, &data, run)?;
         recipe.model = task.fitted(recipe.model);
         recipe.check()?;

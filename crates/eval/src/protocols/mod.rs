@@ -169,6 +169,10 @@ pub fn evaluate(
         prompts: system.prompts().cloned(),
         captions: captions.as_ref().and_then(|found| found.record.captions.clone()),
     });
+    let found = contrast.as_ref().is_some_and(|found| found.captions.is_some());
+    if tested.is_none() && !found {
+        return Err(EvalError::NoTexts { data: test.name.clone() });
+    }
     let Tested { record, temperature, shift, ood, images, mut gallery } =
         tested.unwrap_or_default();
     if let Some(found) = &captions {

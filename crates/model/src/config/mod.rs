@@ -86,6 +86,15 @@ impl ModelConfig {
         Self { head: self.head.with_classes(classes), ..self }
     }
 
+    /// The same without texts: of a model that compares images with them, what images pass, and a classifier on
+    /// their pooled features.
+    pub fn image_tower(&self) -> Self {
+        let Some(contrast) = self.head.contrast() else { return self.clone() };
+        let ContrastConfig { pooling, classes, .. } = *contrast;
+        let head = ClassifierConfig { pooling, classes, ..ClassifierConfig::default() };
+        Self { head: HeadConfig::Classifier(head), text: None, ..self.clone() }
+    }
+
     /// Features of an image.
     pub fn feature_width(&self) -> usize {
         match self.head.pooling() {

@@ -24,12 +24,11 @@ use omma_routing::RoutingError;
 pub(crate) use self::{
     average::Average,
     learner::{Examples, Input, InputTensor, Learner},
+    shards::Shards,
+    step::Pass,
 };
 pub use self::{cooldown::Cooldown, finish::TrainingResult, stop::Stop, weights::Weights};
-use self::{
-    divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass,
-    stretches::Stretches,
-};
+use self::{divergence::Divergence, interval::Interval, learner::Feed, stretches::Stretches};
 
 use crate::{
     activations::{ActivationLoader, Source, open_or_make},

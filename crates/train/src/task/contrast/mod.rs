@@ -242,6 +242,7 @@ impl Task for Contrast {
             ContrastProtocol { templates, batch: at.batch, ..ContrastProtocol::default() };
         let watcher: &mut dyn Watcher = &mut Ear(at.stop);
         let found = contrast(&reader, &images, &protocol, watcher)?;
+        let resolution = model.config().image.resolution;
         let mut all = Vec::new();
         let mut facts = Vec::new();
         let mut fact = |name, value: f64, note: String| {
@@ -267,7 +268,7 @@ impl Task for Contrast {
             scores: TaskScores::from_iter(all),
             routing: Vec::new(),
             facts,
-            sections: Box::new(move |page| add_contrast(page, &found)),
+            sections: Box::new(move |page| add_contrast(page, &found, resolution)),
         })
     }
 }

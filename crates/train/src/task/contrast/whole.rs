@@ -143,3 +143,104 @@ impl WholeBatch for Contrast {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use omma_base::Resolution;
+    use omma_data::Targets;
+    use rand::RngExt;
+
+    use crate::{
+        Recipe, Resolved,
+        trainer::{Examples, Input, Pass, Shards},
+    };
+
+    use super::*;
+
+    const SIDE: usize = 16;
+
+    fn resolved(more: &str) -> Resolved {
+        let text = format!(
+            "task = 'contrast'\n{more}\n[data]\nname = 'world'\ntrain_samples = 300\n\
+             test_samples = 20\n[train]\nbatch = 12\n[model]\npreset = 'limoe-tiny'\n\
+             resolution = {SIDE}\npatch = 4\nwidth = 32\ndepth = 2\nheads = 2\nmlp = 48\n\
+             embedding = 16\nmoe = 'none'\ntext.vocabulary = 200\ntext.length = 8\n"
+        );
+        let recipe = Recipe::parse::<&str>(&text, "test".as_ref(), &[]).unwrap();
+        Resolved::new(recipe, &Device::flex()).unwrap()
+    }
+
+    /// Twelve pairs, cut into so many parts.
+    fn parts(count: usize) -> Vec<(Examples, Seed)> {
+        let mut rng = Seed::new(5).rng();
+        let pixels: Vec<f32> =
+            (0..12 * SIDE * SIDE * 3).map(|_| rng.random_range(-1.0..1.0)).collect();
+        let words = ["red", "blue", "green", "circle", "square", "star"];
+        let text = |pair: usize| format!("a {} {}", words[pair % 3], words[3 + pair / 4]);
+        let texts: Vec<String> = (0..12).map(text).collect();
+        let each = 12 / count;
+        let part = |number: usize| {
+            let of = |size: usize| number * each * size..(number + 1) * each * size;
+            let values = pixels[of(SIDE * SIDE * 3)].to_vec();
+            let input = Input::Pixels { values, resolution: Resolution::square(SIDE) };
+            let targets = Targets::Texts(texts[of(1)].to_vec());
+            (Examples { input, targets }, Seed::new(1).numbered(number as u64))
+        };
+        (0..count).map(part).collect()
+    }
+
+    fn trained(resolved: &Resolved, count: usize) -> Pass {
+        let device = Device::flex().autodiff();
+        let model = resolved.recipe.model.init(Seed::new(3), &device).unwrap();
+        let freezing = resolved.recipe.train.freeze.of(&model).unwrap();
+        let shards = Shards::new(2).unwrap();
+        let (task, model) = (resolved.task.as_ref(), (&model, &freezing));
+        let passes = match count {
+            1 => shards.run(task, model, parts(1), &device),
+            _ => {
+                shards.run_whole(task.whole_batch().unwrap(), model, parts(count), &device).unwrap()
+            }
+        };
+        let mut sum = passes.into_iter().map(Result::unwrap);
+        let mut first = sum.next().unwrap();
+        sum.for_each(|other| first.add(other));
+        first.divide(count);
+        first
+    }
+
+    #[test]
+    fn parts_have_the_gradients_of_the_whole() {
+        for loss in ["contrast.loss = 'softmax'", "contrast.loss = 'sigmoid'"] {
+            let resolved = resolved(loss);
+            let whole = trained(&resolved, 1);
+            assert!(whole.gradients.iter().flatten().any(|value| value.abs() > 1e-3));
+            for count in [2, 3, 6] {
+                let parts = trained(&resolved, count);
+                assert!((parts.loss - whole.loss).abs() < 1e-5, "{} {}", parts.loss, whole.loss);
+                assert_eq!(parts.scores, whole.scores);
+                assert_eq!(parts.examples, 12);
+                let pairs = parts.gradients.iter().zip(&whole.gradients);
+                for (parts, whole) in pairs.flat_map(|(a, b)| a.iter().zip(b)) {
+                    assert!((parts - whole).abs() <= 1e-5 + 1e-3 * whole.abs(), "{parts} {whole}");
+                }
+            }
+        }
+    }
+
+    /// The loss of a part alone would have fewer texts to choose from.
+    #[test]
+    fn the_loss_of_parts_is_over_the_whole_batch() {
+        let resolved = resolved("");
+        let device = Device::flex().autodiff();
+        let model = resolved.recipe.model.init(Seed::new(3), &device).unwrap();
+        let freezing = resolved.recipe.train.freeze.of(&model).unwrap();
+        let alone = Shards::new(1).unwrap().run(
+            resolved.task.as_ref(),
+            (&model, &freezing),
+            parts(6),
+            &device,
+        );
+        let alone: f64 = alone.into_iter().map(|pass| pass.unwrap().loss).sum::<f64>() / 6.0;
+        assert!(trained(&resolved, 6).loss > alone + 1.0);
+    }
+}
