@@ -15,6 +15,7 @@ mod predict;
 mod progress;
 mod resolution;
 mod screen;
+mod search;
 mod study;
 mod subject;
 mod sweep;
@@ -32,7 +33,8 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// Vision mixtures of experts: train, evaluate, compare, predict, convert, upcycle, adapt, average, inspect.
+/// Vision mixtures of experts: train, evaluate, compare, predict, search, convert, upcycle, adapt, average,
+/// inspect.
 #[derive(Parser)]
 #[command(name = "omma", version, propagate_version = true)]
 struct Arguments {
@@ -55,6 +57,8 @@ enum Command {
     #[command(name = "fewshot")]
     FewShot(commands::fewshot::FewShot),
     Predict(commands::predict::Predict),
+    Embed(commands::embed::Embed),
+    Search(commands::search::Search),
     Probe(commands::probe::Probe),
     Compare(commands::compare::Compare),
     Study(commands::study::StudyCommand),
@@ -96,6 +100,8 @@ fn main() -> ExitCode {
         Command::Eval(command) => command.run(&device),
         Command::FewShot(command) => command.run(&device),
         Command::Predict(command) => command.run(&device),
+        Command::Embed(command) => command.run(&device),
+        Command::Search(command) => command.run(&device),
         Command::Probe(command) => command.run(&device),
         Command::Compare(command) => command.run(&device),
         Command::Study(command) => command.run(),

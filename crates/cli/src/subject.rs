@@ -54,18 +54,7 @@ impl Candidate {
         }
         let (run, recipe) = RunFolder::open(path)?;
         let unfinished = !run.is_finished();
-        let checkpoint = match unfinished {
-            false => path.to_owned(),
-            true => {
-                let checkpoints = run.checkpoints();
-                let best = checkpoints.best()?.map(|best| best.step);
-                let Some(step) = best.or(checkpoints.steps()?.last().copied()) else {
-                    bail!("{} has not come to its first checkpoint yet", path.display());
-                };
-                note(format!("{} is not finished; taking step {step}", path.display()));
-                checkpoints.at(step)
-            }
-        };
+        let checkpoint = checkpoint_of(path)?;
         let model = load_any(&checkpoint, device)?;
         let classes = class_names(&run.file("classes.json"), &model)?;
         let tokenizer = tokenizer_of(&model, &[&checkpoint, path])?;
@@ -120,6 +109,24 @@ impl Candidate {
     pub(crate) fn has_folder(&self) -> bool {
         self.recipe.is_some() && !self.unfinished
     }
+}
+
+/// The checkpoint that a path means: itself, or of an unfinished run the best so far.
+pub(crate) fn checkpoint_of(path: &Path) -> Result<PathBuf> {
+    if !path.join("recipe.toml").is_file() {
+        return Ok(path.to_owned());
+    }
+    let (run, _) = RunFolder::open(path)?;
+    if run.is_finished() {
+        return Ok(path.to_owned());
+    }
+    let checkpoints = run.checkpoints();
+    let best = checkpoints.best()?.map(|best| best.step);
+    let Some(step) = best.or(checkpoints.steps()?.last().copied()) else {
+        bail!("{} has not come to its first checkpoint yet", path.display());
+    };
+    note(format!("{} is not finished; taking step {step}", path.display()));
+    Ok(checkpoints.at(step))
 }
 
 /// Tells a recipe, all but its seed, from others.

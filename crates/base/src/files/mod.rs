@@ -1,5 +1,5 @@
 //! Files and folders: written whole, owned by one process, read only where reading ends; tensors with
-//! checksums, and the heads of NumPy's arrays.
+//! checksums, and NumPy's arrays.
 
 mod atomic;
 mod fresh;
@@ -13,7 +13,7 @@ pub use self::{
     atomic::{Unfinished, remove_leftovers, write_atomically},
     fresh::fresh_folder,
     lock::{FolderLock, LockError},
-    npy::NpyHead,
+    npy::{NpyHead, write_npy},
     regular::{open_regular, read_regular},
     walk::files_below,
 };

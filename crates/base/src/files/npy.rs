@@ -1,12 +1,44 @@
-//! The head of a NumPy array: a magic word, a version, and a Python dictionary with type, order and shape.
+//! NumPy's arrays: a magic word, a version, and a Python dictionary with type, order and shape, then the values.
 
-use std::io::{self, Read};
+use std::{
+    fs::File,
+    io::{self, BufWriter, Read, Write},
+    path::Path,
+};
 
 use serde::Deserialize;
+
+use super::write_atomically;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The text of a head says a type and a shape.
 const LONGEST: u64 = 1 << 16;
+
+/// Values begin at a multiple of it, as NumPy writes them.
+const ALIGNMENT: usize = 64;
+
+/// Writes a table of floats in one step, row by row.
+///
+/// # Panics
+/// If there are not as many values as the shape says.
+pub fn write_npy(path: &Path, [rows, columns]: [usize; 2], values: &[f32]) -> io::Result<()> {
+    assert_eq!(values.len(), rows * columns, "values of a table");
+    let head =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    let before = MAGIC.len() + 4;
+    let length = (before + head.len() + 1).next_multiple_of(ALIGNMENT) - before;
+    write_atomically(path, |temporary| {
+        let mut file = BufWriter::new(File::create(temporary)?);
+        file.write_all(MAGIC)?;
+        file.write_all(&[1, 0])?;
+        file.write_all(&(length as u16).to_le_bytes())?;
+        writeln!(file, "{head:<0$}", length - 1)?;
+        for value in values {
+            file.write_all(&value.to_le_bytes())?;
+        }
+        file.flush()
+    })
+}
 
 /// What the head of an array says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +115,7 @@ fn as_json(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::tensors::floats_of;
 
     fn head(version: u8, text: &str) -> io::Result<NpyHead> {
         let length = text.len() as u32;
@@ -113,6 +146,21 @@ mod tests {
         let fields =
             "{'descr': [('a', '<f4'), ('b', '<i8')], 'fortran_order': False, 'shape': (2,)}";
         assert_eq!(head(1, fields).unwrap().dtype, r#"[["a","<f4"],["b","<i8"]]"#);
+    }
+
+    #[test]
+    fn a_table_that_is_written_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        for (shape, values) in [([2, 3], vec![0.0, 1.0, -2.5, 3.0, 4.0, 1e9]), ([0, 512], vec![])] {
+            write_npy(&path, shape, &values).unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            let head = NpyHead::read(&bytes[..]).unwrap();
+            assert_eq!((head.dtype.as_str(), head.by_columns), ("<f4", false));
+            assert_eq!(head.shape, shape);
+            assert!(head.length.is_multiple_of(64));
+            assert_eq!(floats_of(&bytes[head.length as usize..]), values);
+        }
     }
 
     #[test]

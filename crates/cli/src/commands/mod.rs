@@ -5,6 +5,7 @@ pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod cost;
+pub(crate) mod embed;
 pub(crate) mod eval;
 pub(crate) mod fewshot;
 pub(crate) mod init;
@@ -13,6 +14,7 @@ pub(crate) mod man;
 pub(crate) mod predict;
 pub(crate) mod probe;
 pub(crate) mod recipes;
+pub(crate) mod search;
 pub(crate) mod soup;
 pub(crate) mod study;
 pub(crate) mod sweep;
@@ -47,7 +49,7 @@ pub(crate) fn load_any(path: &Path, device: &Device) -> Result<VisionTransformer
 }
 
 /// Fails where there is nothing at a path, with what is there and called alike.
-fn check_exists(path: &Path) -> Result<()> {
+pub(crate) fn check_exists(path: &Path) -> Result<()> {
     if path.exists() {
         return Ok(());
     }

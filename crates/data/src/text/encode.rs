@@ -1,7 +1,7 @@
 //! From a text to ids.
 
 use rayon::prelude::*;
-use tokenizers::{Encoding, TruncationDirection};
+use tokenizers::Encoding;
 
 use super::{PAD, TextCounts, Tokenizer, beginning};
 
@@ -24,21 +24,18 @@ impl Tokenizer {
     /// A text as exactly `length` ids.
     pub fn encode(&self, text: &str, length: usize) -> Encoded {
         let (text, whole) = beginning(text);
-        let own = self.own_tokens(text);
-        let unknown = self.unknown_in(&own, text);
-        let mut encoding = self.without_padding(own);
-        let room = length.saturating_sub(self.frame);
-        let found = encoding.len();
-        let empty = found == 0 && unknown == 0;
-        if found > room {
-            encoding.truncate(room, 0, TruncationDirection::Right);
-        }
-        let framed = self.framed(encoding);
-        let fits = framed.len().min(length);
-        let mut ids: Vec<u32> = framed[..fits].iter().map(|&own| self.ids.seen(own)).collect();
+        let (own, unknown) = self.own_tokens(text);
+        let room = length.saturating_sub(self.frame.len());
+        let kept = &own[..own.len().min(room)];
+        let mut ids = self.frame.before.clone();
+        ids.extend(kept);
+        ids.extend(&self.frame.after);
+        ids.truncate(length);
+        ids.iter_mut().for_each(|id| *id = self.ids.seen(*id));
+        let used = ids.len();
         ids.resize(length, PAD);
-        let cut = found.saturating_sub(room) + usize::from(!whole);
-        Encoded { ids, used: fits, unknown, cut, empty }
+        let cut = own.len() - kept.len() + usize::from(!whole);
+        Encoded { ids, used, unknown, cut, empty: own.is_empty() && unknown == 0 }
     }
 
     /// The ids of texts, row by row, and what happened to them.
@@ -52,52 +49,33 @@ impl Tokenizer {
         (ids, counts)
     }
 
-    /// A text's tokens without those that every text gets. Nothing that is left after
-    /// [`parse`](Self::parse) fails here; if it does, the text has none.
-    pub(super) fn own_tokens(&self, text: &str) -> Encoding {
-        match self.unknown {
+    /// A text's tokens in the file's ids, without those that every text gets, and how many of them stand for
+    /// what the vocabulary does not have.
+    ///
+    /// A vocabulary without a token for that leaves it out; then it is the characters that no token covers. Text may
+    /// also spell padding, whose id means that there is no text: that is unknown too.
+    fn own_tokens(&self, text: &str) -> (Vec<u32>, usize) {
+        // Nothing that parsing has let through fails here; if it did, the text would have no tokens.
+        let encoding = match self.unknown {
             Some(_) => self.pipeline.encode_fast(text, false),
             None => self.pipeline.encode(text, false),
-        }
-        .unwrap_or_default()
-    }
-
-    /// Tokens with those that every text gets, in the pipeline's own ids.
-    pub(super) fn framed(&self, encoding: Encoding) -> Vec<u32> {
-        self.pipeline
-            .post_process(encoding, None, true)
-            .map(|encoding| encoding.get_ids().to_vec())
-            .unwrap_or_default()
-    }
-
-    /// A vocabulary without a token for what it does not have leaves that out; then it is the characters
-    /// that no token covers.
-    fn unknown_in(&self, encoding: &Encoding, text: &str) -> usize {
-        let ids = encoding.get_ids();
-        let padding = ids.iter().filter(|&&id| Some(id) == self.ids.padding()).count();
-        let unknown = match self.unknown {
-            Some(unknown) => ids.iter().filter(|&&id| id == unknown).count(),
-            None => uncovered(encoding, text),
         };
-        unknown + padding
-    }
-
-    /// Text may spell padding. That is no token then, as its id means that there is no text.
-    fn without_padding(&self, encoding: Encoding) -> Encoding {
-        let Some(padding) = self.ids.padding() else { return encoding };
-        if !encoding.get_ids().contains(&padding) {
-            return encoding;
+        let encoding = encoding.unwrap_or_default();
+        let padding = self.ids.padding();
+        let is_padding = |id: &u32| Some(*id) == padding;
+        let mut ids = encoding.get_ids().to_vec();
+        match self.unknown {
+            Some(unknown) => {
+                ids.iter_mut().filter(|id| is_padding(id)).for_each(|id| *id = unknown);
+                let count = ids.iter().filter(|id| **id == unknown).count();
+                (ids, count)
+            }
+            None => {
+                let spelled = ids.iter().filter(|id| is_padding(id)).count();
+                ids.retain(|id| !is_padding(id));
+                (ids, spelled + uncovered(&encoding, text))
+            }
         }
-        let kept = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(encoding.get_offsets());
-        let kept =
-            kept.filter_map(|((&id, token), &offsets)| match (id == padding, self.unknown) {
-                (false, _) => Some(tokenizers::Token::new(id, token.clone(), offsets)),
-                (true, Some(unknown)) => {
-                    Some(tokenizers::Token::new(unknown, token.clone(), offsets))
-                }
-                (true, None) => None,
-            });
-        Encoding::from_tokens(kept.collect(), 0)
     }
 }
 

@@ -9,7 +9,10 @@ use serde::{
 };
 use tokenizers::{ModelWrapper, Tokenizer as Pipeline};
 
-use super::{Ids, Tokenizer};
+use super::{
+    Ids, Tokenizer,
+    frame::{Frame, Processor},
+};
 use crate::{DataError, Result};
 
 /// Bytes of a file; those of 256,000 pieces have 33 MB.
@@ -66,44 +69,33 @@ impl Tokenizer {
             (Some(token), _) => pipeline.token_to_id(token),
             (None, id) => id,
         };
-        let mut tokenizer = Self {
-            pipeline,
-            json: json.to_owned(),
-            ids: Ids::Shifted,
-            vocabulary: own,
-            unknown,
-            frame: 0,
-        };
-        let frame = tokenizer.check_use()?;
-        if let Some(&id) = frame.iter().find(|&&id| id as usize >= own) {
+        if unknown.is_some_and(|id| id as usize >= own) {
+            return Err(refused("it has no token for what it does not know".into()));
+        }
+        let frame = head.post_processor.map_or_else(|| Ok(Frame::default()), |one| one.frame());
+        let frame = frame.map_err(refused)?;
+        if let Some(id) = frame.ids().find(|&id| id as usize >= own) {
             let why = format!("it adds the token {id} to every text, but has ids below {own}");
             return Err(refused(why));
         }
-        tokenizer.frame = frame.len();
-        let padding = head
-            .padding
-            .map(|padding| padding.pad_id)
-            .or_else(|| PADDINGS.iter().find_map(|name| tokenizer.pipeline.token_to_id(name)));
-        if let Some(id) = padding.filter(|id| !frame.contains(id) && (*id as usize) < own) {
-            tokenizer.ids = Ids::Swapped(id);
-        }
-        tokenizer.vocabulary = tokenizer.ids.vocabulary(own);
-        Ok(tokenizer)
+        let named = || PADDINGS.iter().find_map(|name| pipeline.token_to_id(name));
+        let padding = head.padding.map(|padding| padding.pad_id).or_else(named);
+        let padding = padding.filter(|&id| (id as usize) < own && frame.ids().all(|one| one != id));
+        let ids = padding.map_or(Ids::Shifted, Ids::Swapped);
+        check_use(&pipeline)?;
+        let (json, vocabulary) = (json.to_owned(), ids.vocabulary(own));
+        Ok(Self { pipeline, json, ids, vocabulary, unknown, frame })
     }
+}
 
-    /// Tries it on a text with a symbol that no vocabulary has.
-    ///
-    /// - returns: the tokens that a text without words gets
-    fn check_use(&self) -> Result<Vec<u32>> {
-        let failed = |error: tokenizers::Error| {
+/// Tries it on a text with a symbol that no vocabulary has.
+fn check_use(pipeline: &Pipeline) -> Result<()> {
+    for text in ["", "A red bird.", "\u{10fffd} x"] {
+        pipeline.encode(text, false).map_err(|error| {
             DataError::Tokenizer(format!("it cannot encode every text: {error}"))
-        };
-        for text in ["A red bird.", "\u{10fffd} x"] {
-            self.pipeline.encode(text, true).map_err(failed)?;
-        }
-        let empty = self.pipeline.encode("", false).map_err(failed)?;
-        Ok(self.framed(empty))
+        })?;
     }
+    Ok(())
 }
 
 /// One past the largest id.
@@ -129,6 +121,8 @@ fn make_certain(pipeline: &mut Pipeline) {
 struct Head {
     #[serde(default)]
     padding: Option<Padding>,
+    #[serde(default)]
+    post_processor: Option<Processor>,
     model: ModelHead,
 }
 

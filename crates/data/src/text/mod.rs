@@ -8,6 +8,7 @@
 mod counts;
 mod encode;
 mod file;
+mod frame;
 mod ids;
 mod learn;
 mod unigram;
@@ -16,7 +17,7 @@ pub use self::{counts::TextCounts, encode::Encoded, learn::TokenizerKind};
 
 use tokenizers::Tokenizer as Pipeline;
 
-use self::ids::Ids;
+use self::{frame::Frame, ids::Ids};
 
 /// The id of padding in everything that a model sees, whatever it is in a tokenizer's own file.
 pub const PAD: u32 = 0;
@@ -35,7 +36,7 @@ pub struct Tokenizer {
     /// What stands for symbols that the vocabulary does not have, in the pipeline's own ids.
     unknown: Option<u32>,
     /// Tokens that every text gets beside its own.
-    frame: usize,
+    frame: Frame,
 }
 
 impl Tokenizer {
