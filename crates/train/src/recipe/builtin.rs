@@ -51,7 +51,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use omma_model::Placement;
-    use omma_routing::{Allocation, Capacity, Order, ROUTERS, Rounding};
+    use omma_routing::{Allocation, Capacity, Order, ROUTERS, Rounding, RouterConfig};
 
     use super::*;
     use crate::recipe::{Recipe, Request};
@@ -68,6 +68,20 @@ mod tests {
             assert_eq!(recipe.name, *name);
             assert!(!recipe.about.is_empty());
         }
+    }
+
+    /// Paper 002 App. A (every other block, K = 1) and B.1; its dense twin differs in nothing else.
+    #[test]
+    fn limoe_routes_as_paper_002_does() {
+        let limoe = Recipe::find("limoe", &Request::default()).unwrap();
+        let moe = limoe.model.moe().unwrap();
+        assert_eq!((moe.placement.clone(), moe.k()), (Placement::Every(2), Some(1)));
+        assert_eq!(moe.router, RouterConfig::limoe(8, 3.0, 5.0));
+        let mut dense = Recipe::find("limoe-dense", &Request::default()).unwrap();
+        assert!(dense.model.moe().is_none());
+        (dense.name, dense.about) = (limoe.name.clone(), limoe.about.clone());
+        dense.model.encoder.moe = limoe.model.encoder.moe.clone();
+        assert_eq!(dense, limoe);
     }
 
     #[test]
