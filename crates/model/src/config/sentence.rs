@@ -62,7 +62,9 @@ impl ModelConfig {
     fn backbone(&self) -> String {
         let EncoderConfig { width, mlp, depth, heads, .. } = self.encoder;
         let (resolution, patch) = (self.image.resolution, self.image.patch);
-        let known = SIZES.iter().find(|(_, size)| *size == (width, mlp, depth, heads));
+        // Paper 002 prints another hidden size of H than paper 000 (Table 4).
+        let hidden = if (width, mlp) == (1280, 5120) { 5144 } else { mlp };
+        let known = SIZES.iter().find(|(_, size)| *size == (width, hidden, depth, heads));
         let name = match known.map(|(letter, _)| *letter) {
             Some("ti") => format!("ViT-Ti/{patch}"),
             Some("dinos") => format!("ViT-S/{patch}"),
