@@ -1,7 +1,5 @@
 //! How healthy a routing is for each modality of its tokens (paper 002 §4, App. C).
 
-use burn::tensor::Tensor;
-
 use crate::{
     plan::{Plan, SparsePlan},
     router::Routing,
@@ -14,7 +12,7 @@ pub struct ModalityStatistics {
     pub modality: usize,
     /// Rows of gates that were summed: a token's, once for every gate that it called.
     pub rows: usize,
-    /// `[E]`: choices of its tokens that each expert served; for soft routing, the mass of its combine weights.
+    /// `[E]`: choices of its tokens that each expert served.
     pub load: Vec<f64>,
     /// Choices of its tokens that found no room.
     pub dropped: usize,
@@ -47,10 +45,9 @@ impl ModalityStatistics {
     pub(crate) fn of(routing: &Routing) -> Vec<Self> {
         let Some(modality) = &routing.modality else { return Vec::new() };
         let count = modality.iter().max().map_or(0, |last| last + 1);
-        let experts = match &routing.plan {
-            Plan::Sparse(plan) => plan.n_experts(),
-            Plan::Soft(plan) => plan.n_experts(),
-        };
+        // Soft routing mixes the tokens of one sequence, which is of one modality.
+        let Plan::Sparse(plan) = &routing.plan else { return Vec::new() };
+        let experts = plan.n_experts();
         let mut all: Vec<Self> = (0..count).map(|one| Self::none(one, experts)).collect();
         for table in &routing.tables {
             let rows = table.gates.chunks_exact(table.columns());
@@ -58,31 +55,13 @@ impl ModalityStatistics {
                 all[modality[*token as usize]].add_row(row, &table.experts);
             }
         }
-        match &routing.plan {
-            Plan::Sparse(plan) => {
-                for expert in 0..experts {
-                    for assignment in plan.of_expert(expert) {
-                        let token = plan.tokens()[assignment] as usize;
-                        all[modality[token]].load[expert] += 1.0;
-                    }
-                }
-                dropped(plan, |token| all[modality[token]].dropped += 1);
-            }
-            Plan::Soft(plan) => {
-                let [groups, size, _] = plan.combine().dims();
-                let (live, slots) = (plan.experts().len(), plan.n_slots());
-                let mass: Tensor<3> =
-                    plan.combine().clone().reshape([groups * size, live, slots]).sum_dim(2);
-                let mass: Vec<f32> = mass.try_into_vec_as().expect("weights are floats");
-                for (token, row) in mass.chunks_exact(live.max(1)).enumerate() {
-                    let own = &mut all[modality[token]];
-                    own.add_row(row, plan.experts());
-                    for (mass, expert) in row.iter().zip(plan.experts()) {
-                        own.load[*expert] += f64::from(*mass);
-                    }
-                }
+        for expert in 0..experts {
+            for assignment in plan.of_expert(expert) {
+                let token = plan.tokens()[assignment] as usize;
+                all[modality[token]].load[expert] += 1.0;
             }
         }
+        dropped(plan, |token| all[modality[token]].dropped += 1);
         all.retain(|one| one.rows > 0);
         all
     }
@@ -109,7 +88,7 @@ pub(crate) fn several(modality: Option<Vec<usize>>) -> Option<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, Distribution};
+    use burn::tensor::{Device, Distribution, Tensor};
     use omma_base::Seed;
 
     use super::*;
@@ -164,23 +143,6 @@ mod tests {
             .map(|row| f64::from(table.gates[row * 4..][..4].iter().copied().fold(0.0, f32::max)))
             .sum();
         assert!((routing.by_modality()[1].largest - texts).abs() < 1e-9);
-    }
-
-    #[test]
-    fn soft_routing_counts_mass() {
-        let routing = routed(
-            &RouterConfig::soft(3, 2),
-            Layout::of(vec![
-                Sequences { count: 1, tokens: 6, modality: Some(0) },
-                Sequences { count: 1, tokens: 6, modality: Some(1) },
-            ]),
-        );
-        for one in routing.by_modality() {
-            assert!(
-                (one.load.iter().sum::<f64>() - 6.0).abs() < 1e-5,
-                "a token's weights sum to 1"
-            );
-        }
     }
 
     #[test]
