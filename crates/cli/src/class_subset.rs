@@ -75,6 +75,11 @@ fn of_models(candidates: &[Candidate], file: Option<&Path>) -> Result<Names> {
     Ok(first)
 }
 
+/// Names of classes from a file, one per line or as a JSON list; none is empty.
+pub(crate) fn read_names(path: &Path) -> Result<Vec<String>> {
+    Ok(Names::read(path)?.names)
+}
+
 impl Names {
     /// One name per line, or a JSON list of them.
     fn read(path: &Path) -> Result<Self> {

@@ -21,6 +21,7 @@ mod subject;
 mod sweep;
 mod table;
 mod watch;
+mod zero_shot;
 
 use std::{io::IsTerminal, process::ExitCode};
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use omma_eval::routing::LayerHealth;
+use omma_eval::routing::{CollapseWatch, LayerHealth};
 use omma_train::{
     Measure, Observer, Outline, TaskScores,
     logs::{EvaluationRecord, StretchRecord, TrainRecord},
@@ -27,14 +27,15 @@ pub(crate) struct TrainingProgress {
     /// Step and moment of the start.
     started: (u64, Instant),
     warned: Vec<String>,
+    collapses: CollapseWatch,
 }
 
 impl TrainingProgress {
     pub(crate) fn new() -> Self {
         let activity = Activity::new("opening the data and the model");
         let started = (0, Instant::now());
-        let (aside, warned) = (None, Vec::new());
-        Self { activity, aside, steps: 0, measures: &[], held_out: 0, started, warned }
+        let (aside, warned, collapses) = (None, Vec::new(), CollapseWatch::default());
+        Self { activity, aside, steps: 0, measures: &[], held_out: 0, started, warned, collapses }
     }
 
     /// TaskScores in words.
@@ -137,6 +138,9 @@ impl Observer for TrainingProgress {
         // The first steps of a router say nothing yet.
         if record.step * 10 < self.steps {
             return;
+        }
+        for warning in self.collapses.seen(&record.routing) {
+            note(format!("warning: {warning}"));
         }
         for warning in record.routing.iter().filter_map(LayerHealth::warning) {
             let about = warning.split(':').next().unwrap_or_default().to_owned();

@@ -12,9 +12,10 @@ use omma_base::{Resolution, Seed, checksum};
 use omma_data::{
     Selection, Shared, Split,
     formats::{self, Columns, DataSpec, whole_name},
+    text::Tokenizer,
 };
 use omma_eval::{Images, System};
-use omma_model::{VisionTransformer, systems::reconfigure};
+use omma_model::{VisionTransformer, checkpoint, systems::reconfigure};
 use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
 use crate::{
@@ -31,6 +32,8 @@ pub(crate) struct Candidate {
     pub(crate) recipe: Option<Recipe>,
     /// Names of the classes, where they are known: of a run, or of a probe that was kept.
     pub(crate) classes: Option<Vec<String>>,
+    /// How texts become its tokens, of a model that reads.
+    pub(crate) tokenizer: Option<Tokenizer>,
     /// Whether it is a run that has not come to its end.
     pub(crate) unfinished: bool,
     /// Settings of its predictions that are not its own.
@@ -43,17 +46,20 @@ impl Candidate {
     fn read(path: &Path, device: &Device) -> Result<Self> {
         if !path.join("recipe.toml").is_file() {
             let model = load_any(path, device)?;
-            let classes = class_names(&path.join("classes.json"), model.config().classes())?;
+            let classes = class_names(&path.join("classes.json"), &model)?;
+            let tokenizer = tokenizer_of(&model, &[path])?;
             let (path, recipe) = (path.to_owned(), None);
             let (unfinished, settings) = (false, Vec::new());
-            return Ok(Self { path, model, recipe, classes, unfinished, settings });
+            return Ok(Self { path, model, recipe, classes, tokenizer, unfinished, settings });
         }
         let (run, recipe) = RunFolder::open(path)?;
         let unfinished = !run.is_finished();
-        let model = load_any(&checkpoint_of(path)?, device)?;
-        let classes = class_names(&run.file("classes.json"), model.config().classes())?;
+        let checkpoint = checkpoint_of(path)?;
+        let model = load_any(&checkpoint, device)?;
+        let classes = class_names(&run.file("classes.json"), &model)?;
+        let tokenizer = tokenizer_of(&model, &[&checkpoint, path])?;
         let (path, recipe, settings) = (path.to_owned(), Some(recipe), Vec::new());
-        Ok(Self { path, model, recipe, classes, unfinished, settings })
+        Ok(Self { path, model, recipe, classes, tokenizer, unfinished, settings })
     }
 
     /// All of them, with settings on top of how each makes its predictions.
@@ -128,8 +134,26 @@ pub(crate) fn fingerprint(recipe: &Recipe) -> String {
     checksum(Recipe { seed: 0, ..recipe.clone() }.to_toml())
 }
 
-/// The names of a run's classes; fails where they are not as many as its model tells apart.
-fn class_names(path: &Path, classes: usize) -> Result<Option<Vec<String>>> {
+/// The tokenizer beside a model's weights, or in one of the folders; nothing for a model that reads no texts.
+pub(crate) fn tokenizer_of(
+    model: &VisionTransformer,
+    places: &[&Path],
+) -> Result<Option<Tokenizer>> {
+    if !model.reads() {
+        return Ok(None);
+    }
+    let mut files = places.iter().map(|place| checkpoint::tokenizer_path(place));
+    let file = files.find(|file| file.is_file());
+    Ok(file.map(|file| Tokenizer::read(&file)).transpose()?)
+}
+
+/// The names of a run's classes; fails where they are not as many as its model tells apart. A model that compares
+/// images with texts has none of its own, whatever its data have.
+fn class_names(path: &Path, model: &VisionTransformer) -> Result<Option<Vec<String>>> {
+    let classes = model.config().classes();
+    if classes == 0 && model.reads() {
+        return Ok(None);
+    }
     let bytes = match std::fs::read(path) {
         Err(error)
             if [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory]
@@ -168,8 +192,12 @@ pub(crate) fn check_distinct(paths: &[PathBuf]) -> Result<()> {
 
 /// All candidates as one system, whose predictions are drawn from a seed where they are drawn at all.
 pub(crate) fn system(candidates: Vec<Candidate>, seed: u64, device: &Device) -> Result<System> {
-    let named = candidates.into_iter().map(|candidate| (candidate.name(), candidate.model));
-    Ok(System::new(named.collect(), device)?.drawn_from(Seed::new(seed)))
+    let (mut models, mut tokenizers) = (Vec::new(), Vec::new());
+    for candidate in candidates {
+        models.push((candidate.name(), candidate.model));
+        tokenizers.push(candidate.tokenizer);
+    }
+    Ok(System::new(models, device)?.drawn_from(Seed::new(seed)).reading(tokenizers))
 }
 
 /// The data of an evaluation.
@@ -297,9 +325,22 @@ impl Data {
         Ok(Self { spec, recipe, trained_on: true, conflict })
     }
 
+    /// A part of it that has several classes, as [`part_of_any`](Self::part_of_any).
+    pub(crate) fn part(
+        &self,
+        wanted: Option<Part>,
+        limit: Option<usize>,
+    ) -> Result<(Part, Images)> {
+        let (part, images) = self.part_of_any(wanted, limit)?;
+        if images.data.classes().len() < 2 {
+            formats::check_several_classes(&self.spec, &images.data)?;
+        }
+        Ok((part, images))
+    }
+
     /// A part of it, and which that is: without a wish, all of data without splits of its own that no model
     /// was trained on, else the test images. At most `limit` samples, evenly spread.
-    pub(crate) fn part(
+    pub(crate) fn part_of_any(
         &self,
         wanted: Option<Part>,
         limit: Option<usize>,
@@ -333,9 +374,6 @@ impl Data {
                 (format!("{name} (all images)"), data)
             }
         };
-        if data.classes().len() < 2 {
-            formats::check_several_classes(&self.spec, &data)?;
-        }
         Ok((part, Images::new(name, limited(data, limit))))
     }
 

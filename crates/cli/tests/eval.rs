@@ -2,6 +2,8 @@
 
 #[path = "eval/alike.rs"]
 mod alike;
+#[path = "eval/contrast.rs"]
+mod contrast;
 #[path = "eval/corrupted.rs"]
 mod corrupted;
 #[path = "eval/predictions.rs"]

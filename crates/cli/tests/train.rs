@@ -1,5 +1,7 @@
 //! `omma train` as a user types it.
 
+#[path = "train/contrast.rs"]
+mod contrast;
 #[path = "train/data.rs"]
 mod data;
 

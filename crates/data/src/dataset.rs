@@ -58,6 +58,20 @@ pub trait Dataset: Send + Sync {
     fn has_captions(&self) -> bool {
         false
     }
+
+    /// The parts of a mixture, one behind the other; nothing where all samples are drawn alike.
+    fn shares(&self) -> Option<Vec<Share>> {
+        None
+    }
+}
+
+/// A part of a mixture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// How many samples it has.
+    pub samples: usize,
+    /// How many are drawn from it, against those of the other parts.
+    pub share: u32,
 }
 
 /// A data set as loaders and their threads hold it.
@@ -145,6 +159,22 @@ impl Dataset for Selection {
 
     fn has_captions(&self) -> bool {
         self.of.has_captions()
+    }
+
+    /// Those of the whole, as long as the samples of every part are still together.
+    fn shares(&self) -> Option<Vec<Share>> {
+        let shares = self.of.shares()?;
+        if !self.indices.is_sorted() {
+            return None;
+        }
+        let mut end = 0;
+        let before = |end: usize| self.indices.partition_point(|index| *index < end);
+        let left = shares.into_iter().map(|Share { samples, share }| {
+            let start = end;
+            end += samples;
+            Share { samples: before(end) - before(start), share }
+        });
+        Some(left.collect())
     }
 }
 

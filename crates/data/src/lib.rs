@@ -19,19 +19,23 @@ pub mod formats;
 pub mod text;
 pub mod world;
 
+mod captioned;
 mod dataset;
 mod error;
 mod holding_out;
 mod loader;
 mod mask;
+mod mixture;
 mod part;
 mod picture;
 mod targets;
 
-pub use dataset::{Dataset, Sample, Selection, Shared, Split};
+pub use captioned::Captioned;
+pub use dataset::{Dataset, Sample, Selection, Share, Shared, Split};
 pub use error::{DataError, Result};
 pub use holding_out::HoldingOut;
 pub use loader::{Batch, Change, Cursor, EvalLoader, Order, Pixels, TrainLoader, TrainOptions};
 pub use mask::IGNORED;
+pub use mixture::Mixture;
 pub use picture::Picture;
 pub use targets::{TargetKind, Targets};

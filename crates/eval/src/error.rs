@@ -28,6 +28,32 @@ pub enum EvalError {
     )]
     NoHead { model: String },
     #[error(
+        "{model} compares images with texts and has no classes of its own; name some (`omma predict \
+         --labels cat,dog`), or judge it by data whose classes have names or whose images have captions"
+    )]
+    NoLabels { model: String },
+    #[error(
+        "{data} has no captions and less than two classes with names; a model that compares images with \
+         texts is judged by either"
+    )]
+    NoTexts { data: String },
+    #[error("{data} has no classes, only captions; {what} takes classes")]
+    NoClasses { data: String, what: &'static str },
+    #[error(
+        "the classes of {data} are called {names}, which says nothing of what they show; give their names \
+         with --class-names FILE, one per line or as a JSON list"
+    )]
+    NoNames { data: String, names: String },
+    #[error(
+        "the tokenizer has {found} tokens, but the model has vectors for {vocabulary}: it is another \
+         model's"
+    )]
+    Vocabulary { found: usize, vocabulary: usize },
+    #[error("the text {text:?} has an embedding that is not a number")]
+    BrokenText { text: String },
+    #[error("{model} has no tokenizer, so it cannot read; it belongs beside the model's weights")]
+    NoTokenizer { model: String },
+    #[error(
         "{first} and {other} cannot be one ensemble: {what} is {left} for the first and {right} for \
          the second"
     )]

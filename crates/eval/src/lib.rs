@@ -14,7 +14,7 @@
 //! | `gallery/` | pictures for a page: predictions, the worst corruption, what experts take |
 //! | `routing/` | what the experts of a model did |
 //! | `probe/` | a linear classifier in closed form |
-//! | `prompts.rs` | names of classes in sentences |
+//! | `prompts.rs`, `reader.rs` | names of classes in sentences; images and texts as vectors of one space |
 //! | `soup.rs` | which models are averaged |
 //! | `predict.rs` | single images |
 //! | `predictions/` | every prediction of a test in a file |
@@ -44,6 +44,7 @@ mod predict;
 mod predictions;
 mod prompts;
 mod protocols;
+mod reader;
 mod soup;
 mod stream;
 mod summary;
@@ -60,7 +61,9 @@ pub use predict::{Guess, Prediction, predict};
 pub use predictions::PredictionFormat;
 pub use prompts::{Templates, are_numbers, spoken};
 pub use protocols::{
-    Evaluation, ImageResults, Protocol, evaluate,
+    Evaluation, ImageResults, Protocol,
+    contrast::{CaptionRecord, Contrast, ContrastProtocol, ContrastRecord, contrast},
+    evaluate,
     fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
     linear::linear_baseline,
     ood::{OodPositive, OodProtocol, OodRecord, OodScore},
@@ -69,8 +72,9 @@ pub use protocols::{
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
 };
+pub use reader::{EmbeddedData, Reader};
 pub use soup::{GreedySoup, SoupScore, SoupStep, greedy_soup};
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary, SummaryIntervals};
-pub use system::{JudgedClasses, Outputs, System, SystemCost, SystemKind};
+pub use system::{JudgedClasses, Outputs, PromptRecord, System, SystemCost, SystemKind};
 pub use tally::DiversityRecord;

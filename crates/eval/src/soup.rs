@@ -8,8 +8,9 @@ use std::collections::HashMap;
 pub struct SoupScore {
     /// Share of the images that it is right about.
     pub accuracy: f64,
-    /// Where that is the same: the mean log-likelihood of the right classes, which is the NLL below zero.
-    pub log_likelihood: f64,
+    /// Where that is the same: the mean log-likelihood of the right classes, which is the NLL below zero. Nothing
+    /// where there are no classes.
+    pub log_likelihood: Option<f64>,
 }
 
 /// A step of a greedy choice.
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_likelihood_decides_where_accuracies_are_the_same() {
-        let score = |accuracy, log_likelihood| SoupScore { accuracy, log_likelihood };
+        let score = |accuracy, log| SoupScore { accuracy, log_likelihood: Some(log) };
         assert!(score(0.5, -3.0) > score(0.4, -1.0));
         assert!(score(0.5, -1.0) > score(0.5, -3.0));
     }

@@ -1,6 +1,8 @@
 //! A data set through a system, batch by batch; nothing of it is kept.
 
-use omma_data::{Batch, Change, EvalLoader, Pixels, Shared};
+use std::sync::Arc;
+
+use omma_data::{Batch, Change, Dataset, EvalLoader, Pixels, Sample, Shared};
 
 use crate::{
     error::{EvalError, Result},
@@ -41,6 +43,12 @@ impl Images {
     /// Images as they are.
     pub fn new(name: impl Into<String>, data: Shared) -> Self {
         Self { name: name.into(), data, change: None }
+    }
+
+    /// The same with other names for the classes, as many as there are.
+    pub fn with_classes(self, classes: Vec<String>) -> Self {
+        let data = Arc::new(Renamed { data: self.data.clone(), classes });
+        Self { data, ..self }
     }
 
     /// Batches that are made on a thread of their own while the last one is looked at.
@@ -129,5 +137,41 @@ impl Images {
             }),
             None => Ok(()),
         }
+    }
+}
+
+/// Data whose classes have other names.
+struct Renamed {
+    data: Shared,
+    classes: Vec<String>,
+}
+
+impl Dataset for Renamed {
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        self.data.label(index)
+    }
+
+    fn get(&self, index: usize) -> omma_data::Result<Sample> {
+        self.data.get(index)
+    }
+
+    fn name(&self, index: usize) -> String {
+        self.data.name(index)
+    }
+
+    fn captions(&self, index: usize) -> omma_data::Result<Vec<String>> {
+        self.data.captions(index)
+    }
+
+    fn has_captions(&self) -> bool {
+        self.data.has_captions()
     }
 }

@@ -2,7 +2,10 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_base::Seed;
-use omma_data::{Batch, Pixels};
+use omma_data::{
+    Batch, Pixels,
+    text::{TextCounts, Tokenizer},
+};
 use omma_model::{ModelConfig, MoeConfig, Output, VisionTransformer, systems::DeepEnsemble};
 use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
@@ -10,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::{EvalError, Result},
     inputs::{images_of, pixels_for},
+    prompts::Templates,
+    reader::Reader,
+    stream::Watcher,
 };
 
 /// One model, or a deep ensemble of several. Either way it has members, each with predictions of its own.
@@ -23,6 +29,19 @@ pub struct System {
     device: Device,
     /// Where MC samples and the noise of routers come from.
     seed: Seed,
+    /// Per model, how texts become its tokens; nothing for one that reads none, or whose tokenizer is not known.
+    tokenizers: Vec<Option<Tokenizer>>,
+    /// What made its classes, if texts did.
+    prompts: Option<PromptRecord>,
+}
+
+/// What made a zero-shot classifier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptRecord {
+    /// The sentences that the names of classes were put into.
+    pub templates: Vec<String>,
+    /// What became of all these texts on their way to tokens, of all models.
+    pub texts: TextCounts,
 }
 
 /// What a system makes of a batch: a row of logits, or of features, per member and image.
@@ -133,7 +152,59 @@ impl System {
         let ensemble = DeepEnsemble::new(models)?;
         let pixels = pixels.expect("an ensemble has a first model");
         let (device, seed) = (device.clone(), Seed::new(0));
-        Ok(Self { names, ensemble, judged: None, pixels, device, seed })
+        let tokenizers = vec![None; names.len()];
+        let (judged, prompts) = (None, None);
+        Ok(Self { names, ensemble, judged, pixels, device, seed, tokenizers, prompts })
+    }
+
+    /// The same with what turns texts into tokens, per model.
+    pub fn reading(self, mut tokenizers: Vec<Option<Tokenizer>>) -> Self {
+        tokenizers.resize(self.names.len(), None);
+        Self { tokenizers, ..self }
+    }
+
+    /// The same as a zero-shot classifier: every model is given the classes by their names.
+    ///
+    /// - `batch`: texts per forward pass
+    pub fn labelled(
+        self,
+        classes: &[String],
+        templates: &Templates,
+        batch: usize,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Self> {
+        let (mut models, mut texts) = (Vec::new(), TextCounts::default());
+        for place in 0..self.names.len() {
+            let (labels, counts) =
+                self.reader_of(place)?.classifier(classes, templates, batch, watcher)?;
+            texts += counts;
+            let labels = labels.tensor(&self.device).transpose();
+            models.push(self.ensemble.models()[place].clone().with_labels(labels)?);
+        }
+        let ensemble = DeepEnsemble::new(models)?;
+        let prompts = Some(PromptRecord { templates: templates.lines().to_vec(), texts });
+        Ok(Self { ensemble, prompts, ..self })
+    }
+
+    /// What made its classes, if texts did.
+    pub fn prompts(&self) -> Option<&PromptRecord> {
+        self.prompts.as_ref()
+    }
+
+    /// Its model as one that compares images with texts; nothing where it does not, or is one of several: images
+    /// of different models lie in different spaces.
+    pub(crate) fn reader(&self) -> Result<Option<Reader<'_>>> {
+        match self.ensemble.models() {
+            [one] if one.reads() && self.tokenizers[0].is_some() => self.reader_of(0).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn reader_of(&self, place: usize) -> Result<Reader<'_>> {
+        let tokenizer = self.tokenizers[place]
+            .as_ref()
+            .ok_or_else(|| EvalError::NoTokenizer { model: self.names[place].clone() });
+        Reader::new(&self.ensemble.models()[place], tokenizer?, &self.device)
     }
 
     /// The same with predictions that are drawn from another seed, where they are drawn at all.
@@ -221,6 +292,9 @@ impl System {
     /// Fails unless there is a classifier for so many classes.
     pub(crate) fn check_classes(&self, data: &str, classes: usize) -> Result<()> {
         match self.classes() {
+            0 if self.models().any(VisionTransformer::reads) => {
+                Err(EvalError::NoLabels { model: self.name() })
+            }
             0 => Err(EvalError::NoHead { model: self.name() }),
             head if head != classes => {
                 let (model, data) = (self.name(), data.to_owned());

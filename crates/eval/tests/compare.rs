@@ -18,7 +18,7 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         data: "made up".to_owned(),
         classes: vec!["a".to_owned(), "b".to_owned()],
         judged_classes: None,
-        test: TestRecord {
+        test: Some(TestRecord {
             samples: 100,
             summary: Summary { error: nll / 4.0, top5_error: None, nll, brier: 0.3, ece: 0.02 },
             intervals: None,
@@ -34,7 +34,8 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
             class_errors: vec![Some(0.1), None],
             confusion: None,
             images_per_second: 1.0,
-        },
+        }),
+        contrast: None,
         temperature: None,
         shift: None,
         ood: BTreeMap::from([(
@@ -52,10 +53,20 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
     }
 }
 
+/// What it has on the test images, changed.
+fn with(evaluation: &Evaluation, change: impl FnOnce(&mut TestRecord)) -> Option<TestRecord> {
+    let mut test = evaluation.test.clone();
+    test.as_mut().map(change);
+    test
+}
+
 /// The same evaluation with corruptions too.
 fn shifted(evaluation: Evaluation, nll: f64, kl: Option<f64>) -> Evaluation {
     let diversity = kl.map(|kl| DiversityRecord { kl, ..DiversityRecord::default() });
-    let overall = Shifted { summary: Summary { nll, ..evaluation.test.summary }, diversity };
+    let overall = Shifted {
+        summary: Summary { nll, ..evaluation.test.as_ref().unwrap().summary },
+        diversity,
+    };
     let record = ShiftRecord { overall, severities: vec![overall; 5] };
     let corruptions = BTreeMap::from([("fog".to_owned(), record.clone())]);
     let (origin, extra) = (Some(ShiftOrigin::Made { seed: 0 }), BTreeMap::new());
@@ -81,8 +92,8 @@ fn seeds_become_means_and_gains_are_percentages() {
     ];
     let found = Comparison::new(&all, None).unwrap();
     assert_eq!(found.rows.len(), 2);
-    assert!((found.rows[0].nll.mean - 0.52).abs() < 1e-12);
-    assert!((found.rows[0].nll.standard_error.unwrap() - 0.02).abs() < 1e-12);
+    assert!((found.rows[0].nll.unwrap().mean - 0.52).abs() < 1e-12);
+    assert!((found.rows[0].nll.unwrap().standard_error.unwrap() - 0.02).abs() < 1e-12);
     let gain = &found.gains[0];
     assert_eq!((gain.label.as_str(), gain.normalised_nll), ("vmoe", None));
     assert!((gain.nll.unwrap() - 25.0).abs() < 1e-9 && (gain.flops.unwrap() + 20.0).abs() < 1e-9);
@@ -189,12 +200,11 @@ fn what_cannot_be_compared_is_said() {
     let there = Evaluation { data: "elsewhere".to_owned(), label: "b".to_owned(), ..here.clone() };
     let message = Comparison::new(&[here.clone(), there], None).unwrap_err().to_string();
     assert!(message.contains("made up") && message.contains("elsewhere"), "{message}");
-    let fewer = Evaluation { test: TestRecord { samples: 7, ..here.test.clone() }, ..here.clone() };
+    let fewer = Evaluation { test: with(&here, |test| test.samples = 7), ..here.clone() };
     let message = Comparison::new(&[here.clone(), fewer], None).unwrap_err().to_string();
     assert!(message.contains("100 images") && message.contains("7 images"), "{message}");
     let cut = Binning { bins: 20, ..Binning::default() };
-    let binned =
-        Evaluation { test: TestRecord { binning: cut, ..here.test.clone() }, ..here.clone() };
+    let binned = Evaluation { test: with(&here, |test| test.binning = cut), ..here.clone() };
     let message = Comparison::new(&[here.clone(), binned], None).unwrap_err().to_string();
     assert!(message.contains("15 bins of equal width") && message.contains("20 bins"), "{message}");
     let among = Evaluation { judged_classes: Some(JudgedClasses { of: 9 }), ..here.clone() };
@@ -248,7 +258,7 @@ fn corrupted_images_of_different_origins_are_not_compared() {
 #[test]
 fn a_baseline_without_error_has_no_percentages() {
     let mut perfect = evaluation("perfect", 0.4, 1_000, dense("s"));
-    perfect.test.summary.error = 0.0;
+    perfect.test.as_mut().unwrap().summary.error = 0.0;
     let other = evaluation("other", 0.5, 1_000, sparse("s", 1, 1));
     let found = Comparison::new(&[perfect, other], None).unwrap();
     assert_eq!(found.gains[0].error, None);
@@ -376,7 +386,7 @@ fn the_richest_protocol_that_all_have_is_compared_and_the_rest_is_named() {
     };
     let few = |label: &str| {
         let one = plain(label);
-        let test = TestRecord { samples: 7, ..one.test.clone() };
+        let test = with(&one, |test| test.samples = 7);
         asked(Evaluation { test, ..one }, &["--limit", "7"])
     };
     let subjects = [
@@ -385,7 +395,7 @@ fn the_richest_protocol_that_all_have_is_compared_and_the_rest_is_named() {
     ];
     let Alike { evaluations, notes } = Alike::choose(&subjects).unwrap();
     assert!(evaluations.iter().all(|one| one.shift.is_some() && one.ood.is_empty()));
-    assert!(evaluations.iter().all(|one| one.test.samples == 100));
+    assert!(evaluations.iter().all(|one| one.samples() == 100));
     let [missing, other] = &notes[..] else { panic!("{notes:?}") };
     assert!(
         missing.starts_with("runs/b was not judged against 3 images of far; make"),
@@ -424,7 +434,7 @@ fn runs_that_were_judged_by_different_data_say_what_they_have_and_what_to_do() {
 fn costs_that_span_a_decade_have_a_logarithmic_axis_and_factors_are_no_percentages() {
     let all = |large: u64| {
         let mut far = evaluation("large", 0.25, large, sparse("s", 1, 1));
-        far.test.summary.error = 1.9;
+        far.test.as_mut().unwrap().summary.error = 1.9;
         [evaluation("small", 0.5, 1_000_000, dense("s")), far]
     };
     let ticks = |large: u64| {

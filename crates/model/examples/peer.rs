@@ -5,9 +5,15 @@
 
 use std::{hint::black_box, io::BufRead, time::Instant};
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor, TensorData},
+};
 use omma_kernels::{Activation, layer_norm, linear, self_attention};
-use omma_model::{ExpertStart, MlpConfig, MoeLayerConfig};
+use omma_model::{
+    ExpertStart, MlpConfig, Mode, MoeLayerConfig, Pairs, apply_settings, preset, softmax_contrast,
+    text_tensor,
+};
 use omma_routing::{Allocation, Context, Layout, RouterConfig, Seed, TokenChoice};
 use rand::RngExt;
 
@@ -20,6 +26,7 @@ const IMAGES: usize = 32;
 const TOKENS: usize = 64;
 const HEADS: usize = 6;
 const BLOCKS: usize = 4;
+const PAIRS: usize = 64;
 
 fn main() {
     println!("threads {}", rayon::current_num_threads());
@@ -34,6 +41,8 @@ fn main() {
         jobs.push((format!("vit {pass}"), vit(backward)));
         jobs.push((format!("soft {pass}"), moe(RouterConfig::soft(8, 8), backward)));
     }
+    jobs.push(("contrast dense".to_owned(), contrast(false)));
+    jobs.push(("contrast experts".to_owned(), contrast(true)));
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("the input can be read");
         match jobs.iter_mut().find(|(name, _)| *name == line.trim()) {
@@ -82,6 +91,46 @@ fn moe(router: RouterConfig, backward: bool) -> Box<dyn FnMut()> {
     Box::new(move || {
         let output = layer.forward(tokens.clone(), &context, None).expect("finite logits").output;
         finish(output, backward);
+    })
+}
+
+/// A training step of pairs without its optimiser: two dense towers as open_clip's, or one tower with eight
+/// experts in every other block, K = 1, without a capacity.
+fn contrast(experts: bool) -> Box<dyn FnMut()> {
+    let device = device(true);
+    let mut settings = vec![
+        "resolution=32",
+        "patch=4",
+        "width=384",
+        "depth=4",
+        "heads=6",
+        "mlp=1536",
+        "embedding=256",
+        "text.vocabulary=8192",
+    ];
+    settings.extend(match experts {
+        true => vec!["moe.experts=8", "moe.capacity_ratio=none", "moe.noise=0", "moe.losses=[]"],
+        false => vec![
+            "moe=none",
+            "class_token=true",
+            "pooling=token",
+            "text_pooling=last",
+            "text.tower.width=384",
+        ],
+    });
+    let config = preset("limoe-tiny").expect("it is a preset");
+    let config = apply_settings(&config, &settings).expect("settings of that preset");
+    let model = config.init(Seed::new(2), &device).expect("a model that can be built").train();
+    let images = random([PAIRS, 32, 32, 3], 1.0, &device).detach();
+    let mut rng = Seed::new(3).rng();
+    let ids: Vec<i32> = (0..PAIRS * 16).map(|_| rng.random_range(1..8192)).collect();
+    let ids = text_tensor(ids, 16, &device);
+    Box::new(move || {
+        let pairs = model
+            .embed_pairs(images.clone(), ids.clone(), &Mode::Training(Seed::new(4)))
+            .expect("texts of the vocabulary");
+        let Pairs { images, texts, scale, bias, .. } = pairs;
+        black_box(softmax_contrast(images, texts, scale, bias).backward());
     })
 }
 

@@ -115,11 +115,15 @@ impl Freeze {
 }
 
 /// Blocks from the first on that nothing learns in or below, as far as members of an ensemble share them;
-/// nothing where the embedding learns.
+/// nothing where the embedding learns, and in a model that reads.
 fn trunk<'a>(
     learning: impl Iterator<Item = &'a Parameter>,
     model: &ModelConfig,
 ) -> Result<Option<usize>> {
+    // Texts would have to be kept as well.
+    if model.text.is_some() {
+        return Ok(None);
+    }
     let mut first = model.encoder.shared_blocks()?;
     for parameter in learning {
         if parameter.name.starts_with("embed.") {

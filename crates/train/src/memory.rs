@@ -8,6 +8,7 @@ use crate::{
     error::Result,
     freezing::Freezing,
     recipe::{Recipe, recipe_error},
+    task::TaskKind,
 };
 
 /// What a training process holds at most, in bytes.
@@ -93,12 +94,28 @@ impl Recipe {
 
     fn images(&self, freezing: &Freezing) -> Result<u64> {
         let image = self.model.image_memory(self.model.image.resolution, freezing.trunk)?;
-        Ok(image.floats().saturating_mul(self.part()).saturating_mul(self.lanes()))
+        let parts = image.floats().saturating_mul(self.part()).saturating_mul(self.lanes());
+        Ok(parts.saturating_add(self.similarities()))
+    }
+
+    /// Floats of the similarities of all images and texts of a batch, with what the loss makes of them.
+    fn similarities(&self) -> u64 {
+        const TENSORS: u64 = 8;
+        let batch = self.train.batch as u64;
+        match self.task {
+            TaskKind::Contrast => TENSORS.saturating_mul(batch).saturating_mul(batch),
+            TaskKind::Classification => 0,
+        }
     }
 
     /// Floats of the batches that are made ahead, and of those that are computed.
     fn loaded(&self) -> u64 {
-        let ahead = self.data.prefetch.max(self.data.workers).max(1) + 1 + self.train.shards;
+        // A loss over the whole batch holds all of its parts.
+        let held = match self.task {
+            TaskKind::Contrast => 2 * self.train.parts(),
+            TaskKind::Classification => self.train.shards,
+        };
+        let ahead = self.data.prefetch.max(self.data.workers).max(1) + 1 + held;
         let image = (self.model.image.resolution.pixels() * 3 + self.model.classes()) as u64;
         image.saturating_mul(self.part()).saturating_mul(ahead as u64)
     }

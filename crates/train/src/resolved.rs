@@ -1,7 +1,7 @@
 //! A recipe with everything that it names: data opened, classes known, device chosen. Nothing of it
 //! changes afterwards.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use burn::tensor::Device;
 use omma_data::{Shared, formats};
@@ -51,11 +51,12 @@ impl Resolved {
                 recipe.model.image.position_resolution = Some(grid);
             }
         }
-        let mut resolved = Self::again(recipe, device)?;
+        let mut resolved = Self::again(recipe, None, device)?;
         match resolved.recipe.task {
             TaskKind::Classification => {
                 formats::check_several_classes(&resolved.recipe.data_spec(), &resolved.data.train)?
             }
+            TaskKind::Contrast => {}
         }
         // The parts belong to the recipe from now on: a run that goes on elsewhere has the same.
         resolved.notes.extend(resolved.recipe.fit_into_memory()?);
@@ -64,14 +65,17 @@ impl Resolved {
     }
 
     /// The same for a run that goes on, whose recipe has everything but open data.
-    pub(crate) fn again(mut recipe: Recipe, device: &Device) -> Result<Self> {
+    ///
+    /// - `run`: its folder
+    pub(crate) fn again(mut recipe: Recipe, run: Option<&Path>, device: &Device) -> Result<Self> {
         // A run may be resumed from another folder.
         recipe.data.name = formats::whole_name(&recipe.data.name);
         let spec = recipe.data_spec();
         let (all, test) = formats::open_splits(&spec)?;
-        let (train, validation) = recipe.data.parts(&all);
-        let data = Splits { train, validation, test };
-        let task = TaskKind::of(&recipe, &data)?;
+        let (train, validation) = recipe.data.parts(&recipe.data.captioned(all));
+        let train = recipe.data.mixture(train, &spec)?;
+        let data = Splits { train, validation, test: recipe.data.captioned(test) };
+        let task = TaskKind::of(&recipe, &data, run)?;
         recipe.model = task.fitted(recipe.model);
         recipe.check()?;
         let memory = recipe.step_memory()?;

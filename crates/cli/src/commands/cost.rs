@@ -1,11 +1,11 @@
 //! `omma cost`
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use anyhow::Result;
 use clap::Args;
 use omma_base::Resolution;
-use omma_model::{ModelConfig, apply_settings, checkpoint, preset};
+use omma_model::{ModelConfig, apply_settings, checkpoint, cost::Counted, preset};
 use serde::Serialize;
 
 use crate::table::{grouped, say, say_json, short, table};
@@ -16,10 +16,11 @@ use crate::table::{grouped, say, say_json, short, table};
 ///   omma cost vmoe-b32
 ///   omma cost e3-l16 --set moe.k=2 --resolution 384 --json
 ///   omma cost vimoe-s14 --set moe.experts=4 --set moe.placement=tail-3
+///   omma cost limoe-b16                     an image and its text, and each alone
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Cost {
-    /// vit-, vmoe-, e3-, softmoe- or vimoe- followed by a size such as s32, b16, l16, h14, dinos14 or
+    /// vit-, vmoe-, e3-, softmoe-, vimoe- or limoe- followed by a size such as s32, b16, l16, h14, dinos14 or
     /// tiny; or a checkpoint
     model: String,
     /// A setting on top of it, such as moe.experts=8; may be given several times, the last one wins
@@ -44,14 +45,19 @@ struct Report<'a> {
     model: &'a str,
     #[serde(flatten)]
     cost: &'a omma_model::cost::Cost,
+    /// Of images and texts by themselves.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    alone: BTreeMap<&'a str, omma_model::cost::Cost>,
 }
 
 impl Cost {
     pub(crate) fn run(self) -> Result<()> {
         let config = self.config()?;
         let cost = config.cost(config.image.resolution)?;
+        let alone = Self::alone(&config)?;
         if self.json {
-            let report = Report { model: &self.model, cost: &cost };
+            let alone = alone.into_iter().collect();
+            let report = Report { model: &self.model, cost: &cost, alone };
             return say_json(&report);
         }
         if self.layers {
@@ -82,8 +88,24 @@ impl Cost {
             ("forward multiply-adds per image", cost.forward_macs),
             ("training FLOPs per image", cost.training_flops),
         ];
-        let rows = rows.map(|(name, value)| [name.to_owned(), grouped(value), short(value)]);
+        let each = if alone.is_empty() { "image" } else { "image and its text" };
+        let mut rows: Vec<(String, u64)> =
+            rows.map(|(name, value)| (name.replace("image", each), value)).to_vec();
+        for (what, alone) in &alone {
+            rows.push((format!("active per {what} alone"), alone.params_active));
+            rows.push((format!("forward multiply-adds per {what} alone"), alone.forward_macs));
+        }
+        let rows = rows.into_iter().map(|(name, value)| [name, grouped(value), short(value)]);
         say(table(["", "exactly", ""], rows, 1))
+    }
+
+    /// What images and texts cost by themselves, where a model takes both (paper 002 App. D.2).
+    fn alone(config: &ModelConfig) -> Result<Vec<(&'static str, omma_model::cost::Cost)>> {
+        if config.text.is_none() {
+            return Ok(Vec::new());
+        }
+        let cost = |counted| config.cost_of(counted, config.image.resolution);
+        Ok(vec![("image", cost(Counted::Images)?), ("text", cost(Counted::Texts)?)])
     }
 
     fn config(&self) -> Result<ModelConfig> {

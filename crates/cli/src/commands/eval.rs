@@ -11,9 +11,9 @@ use omma_data::{
     formats::{Columns, CorruptedSet, whole_name},
 };
 use omma_eval::{
-    BinKind, Binning, Corrupted, Evaluation, Images, OodPositive, OodProtocol, OodScore,
-    PredictionFormat, Protocol, ShiftProtocol, Summary, SummaryIntervals, digits::Digits, evaluate,
-    report::write_evaluation,
+    BinKind, Binning, CaptionRecord, Corrupted, Evaluation, Images, OodPositive, OodProtocol,
+    OodScore, PredictionFormat, Protocol, ShiftProtocol, Summary, SummaryIntervals, TestRecord,
+    digits::Digits, evaluate, report::write_evaluation,
 };
 
 use crate::{
@@ -23,12 +23,15 @@ use crate::{
     subject::{Candidate, Data, Part, check_distinct, check_names, ood_meanings, ood_sets, system},
     table::{note, say, table, table_of},
     watch::Watch,
+    zero_shot,
 };
 
 /// Judge a run, a checkpoint, or several as one deep ensemble.
 ///
 /// Error, NLL, Brier score and calibration error of every member and of their average with 95 % intervals, how
-/// the members differ, and the same after temperature scaling. Writes eval.json, eval.html, images.safetensors
+/// the members differ, and the same after temperature scaling. A model that compares images with texts is given the
+/// classes by their names, and where the images have captions, it is judged by how images and texts find each
+/// other. Writes eval.json, eval.html, images.safetensors
 /// and figures/*.svg into a folder of its own below the run's evals/, one per data set and protocol.
 ///
 /// Examples:
@@ -43,6 +46,8 @@ use crate::{
 ///       --model-classes imagenet.txt
 ///   omma eval runs/vmoe-1 --set moe.k=4     more experts than in training
 ///   omma eval runs/vmoe-1 --predictions predictions.csv
+///   omma eval runs/limoe-1                  zero-shot, by names and captions
+///   omma eval runs/limoe-1 --data cifar10/ --templates sentences.txt
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Eval {
@@ -72,6 +77,14 @@ pub(crate) struct Eval {
     /// Judge by data whose classes have other names than the model's, in the same order
     #[arg(long)]
     pub(crate) ignore_names: bool,
+    /// Sentences for the names of classes, one per line with {} in its place; for models that compare images
+    /// with texts, which have eight plain ones of their own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) templates: Option<PathBuf>,
+    /// Names of the data's classes in their order, one per line or as a JSON list, for such models; without
+    /// it, as the data call them
+    #[arg(long, value_name = "FILE", conflicts_with = "class_subset")]
+    pub(crate) class_names: Option<PathBuf>,
     /// Fifteen corruptions in five severities as well
     #[arg(long)]
     pub(crate) shift: bool,
@@ -200,6 +213,12 @@ impl Eval {
         if self.ignore_names {
             say("--ignore-names", None);
         }
+        if let Some(file) = &self.templates {
+            say("--templates", Some(path(file)));
+        }
+        if let Some(file) = &self.class_names {
+            say("--class-names", Some(path(file)));
+        }
         if self.shift {
             say("--shift", None);
         }
@@ -258,7 +277,19 @@ impl Eval {
         let candidates = Candidate::read_all(&self.subjects, &settings, device)?;
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);
-        let (part, test) = data.part(self.split, limit)?;
+        let reads = candidates.iter().any(|one| one.model.reads());
+        let (part, test) = match reads {
+            true => data.part_of_any(self.split, limit)?,
+            false => data.part(self.split, limit)?,
+        };
+        let names = zero_shot::Names {
+            templates: self.templates.as_deref(),
+            classes: self.class_names.as_deref(),
+        };
+        let (labels, test) = names.of(&candidates, test)?;
+        let captions_alone =
+            labels.is_none() && candidates.iter().all(|one| one.model.config().classes() == 0);
+        let captions_alone = captions_alone && reads;
         let shift = self.shift(&test)?;
         let judged = match self.class_subset {
             true => Some(class_subset::places(&candidates, self.model_classes.as_deref(), &test)?),
@@ -270,8 +301,8 @@ impl Eval {
         let held_out = data.held_out()?;
         let chose = held_out.as_ref().map(|images| images.data.len());
         let scales = !self.no_temperature && !self.class_subset && part == Part::Test;
-        let validation = held_out.filter(|_| scales);
-        if validation.is_none() && !self.no_temperature {
+        let validation = held_out.filter(|_| scales && !captions_alone);
+        if validation.is_none() && !self.no_temperature && !captions_alone {
             note(match self.class_subset {
                 true => {
                     "no temperature is fitted: images that training held out are of all classes, and the \
@@ -307,6 +338,9 @@ impl Eval {
         }
         let fingerprints: Vec<String> = candidates.iter().map(Candidate::fingerprint).collect();
         let mut system = system(candidates, self.seed, device)?;
+        if let Some(labels) = labels {
+            system = labels.given_to(system, self.batch.into(), watch)?;
+        }
         if let Some(judged) = judged {
             system = system.restricted_to(judged)?;
         }
@@ -410,7 +444,28 @@ impl Shown {
 }
 
 fn show(evaluation: &Evaluation) -> Result<()> {
-    let test = &evaluation.test;
+    let samples = crate::table::grouped(evaluation.samples() as u64);
+    say(format!("{samples} images of {}{}", evaluation.data, evaluation.among()))?;
+    if let Some(test) = &evaluation.test {
+        show_test(evaluation, test)?;
+    }
+    if let Some(captions) = evaluation.contrast.as_ref().and_then(|all| all.captions.as_ref()) {
+        show_captions(captions)?;
+    }
+    Ok(())
+}
+
+/// How images and texts find each other.
+fn show_captions(captions: &CaptionRecord) -> Result<()> {
+    let header = CaptionRecord::HEADER.map(str::to_owned);
+    say(table_of(&header, &captions.rows(), 1))?;
+    let [images, texts] = captions.told_apart();
+    say(format!("pairs told apart: {images} of the images, {texts} of the texts"))?;
+    say(format!("in {}", captions.batches_in_words()))?;
+    say(format!("captions: {}", captions.texts_in_words()))
+}
+
+fn show_test(evaluation: &Evaluation, test: &TestRecord) -> Result<()> {
     let mut shown = Shown { digits: Digits::of(test), rows: Vec::new() };
     shown.add(&evaluation.label, &test.summary, test.intervals.as_ref());
     if let Some(scaled) = &evaluation.temperature {
@@ -434,8 +489,6 @@ fn show(evaluation: &Evaluation) -> Result<()> {
             shown.add(&format!("under {}", name.replace('_', " ")), &scores, None);
         }
     }
-    let samples = crate::table::grouped(test.samples as u64);
-    say(format!("{samples} images of {}{}", evaluation.data, evaluation.among()))?;
     let top5 = test.summary.top5_error.map(|_| "top-5 error");
     let header = ["", "error"].into_iter().chain(top5).chain(["NLL", "Brier", "ECE"]);
     let header: Vec<String> = header.map(str::to_owned).collect();

@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, bail};
 use burn::tensor::Device;
 use clap::Args;
 use omma_base::files::write_atomically;
-use omma_eval::predict;
+use omma_eval::{Templates, predict};
 
 use crate::{
     predict::{Format, Input, Inputs, Printer},
@@ -18,6 +18,7 @@ use crate::{
     screen::{Activity, Stdout},
     subject::{Candidate, system},
     table::{grouped, note},
+    zero_shot::Labels,
 };
 
 /// Say what is in images.
@@ -32,6 +33,7 @@ use crate::{
 ///   omma predict runs/e3-1 photos/ --json
 ///   omma predict vit.safetensors 'photos/*.png' --top 3
 ///   omma predict runs/e3-1 labels.csv -o answers.csv
+///   omma predict runs/limoe-1 photo.jpg --labels cat,dog,"a red bird"
 ///   find photos -name '*.jpg' | omma predict runs/e3-1 - --format csv
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -49,6 +51,12 @@ pub(crate) struct Predict {
     /// Classes that are named
     #[arg(long, default_value_t = 5)]
     top: usize,
+    /// What images may show, separated by commas, for models that compare images with texts
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    labels: Vec<String>,
+    /// Sentences for these, one per line with {} in its place; without it, eight plain ones
+    #[arg(long, value_name = "FILE", requires = "labels")]
+    templates: Option<PathBuf>,
     /// A setting of predictions on top of the model's own, such as moe.k=4, moe.inference_noise=1,
     /// moe.inference_capacity_ratio=8 or mc_samples=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -133,8 +141,25 @@ impl Predict {
         let subjects = std::iter::once(&self.subject).chain(&self.with);
         let settings = self.resolution.on_top_of(&self.settings);
         let candidates = Candidate::read_all(subjects, &settings, device)?;
-        let names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
-        let system = system(candidates, self.seed, device)?;
+        let mut names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
+        if let Some(other) =
+            candidates.iter().find(|one| !self.labels.is_empty() && !one.model.reads())
+        {
+            bail!(
+                "{} does not compare images with texts; it knows classes of its own, not --labels",
+                other.name()
+            );
+        }
+        let mut system = system(candidates, self.seed, device)?;
+        if !self.labels.is_empty() {
+            names = self.labels.iter().map(|label| label.trim().to_owned()).collect();
+            if names.iter().any(String::is_empty) {
+                bail!("one of the labels is empty; --labels are names, separated by commas");
+            }
+            let templates = self.templates.as_deref().map(Templates::read).transpose()?;
+            let labels = Labels { names: names.clone(), templates: templates.unwrap_or_default() };
+            system = labels.given_to(system, self.batch.into(), &mut ())?;
+        }
         let resolution = system.pixels().resolution;
         let mut printer = Printer::new(self.format(), &inputs.columns, shown, to);
         let (all, mut read) = (inputs.images.len(), 0);

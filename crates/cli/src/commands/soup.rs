@@ -6,12 +6,13 @@ use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::Args;
 use omma_base::files::write_atomically;
-use omma_data::formats::Columns;
+use omma_data::{formats::Columns, text::Tokenizer};
 use omma_eval::{
-    Binning, Images, SoupScore, SoupStep, System, Test, TestProtocol, Watcher, greedy_soup,
+    Binning, ContrastProtocol, EvalError, Images, Reader, SoupScore, SoupStep, System, Test,
+    TestProtocol, Watcher, contrast, greedy_soup,
 };
 use omma_model::{
-    VisionTransformer,
+    VisionTransformer, checkpoint,
     systems::{first_difference, soup},
 };
 use omma_train::{Recipe, run::RunFolder};
@@ -22,6 +23,7 @@ use crate::{
     subject::{Candidate, Data, Part, check_distinct, check_names},
     table::{grouped, note, say, say_json, table},
     watch::Watch,
+    zero_shot::{Labels, Names},
 };
 
 /// Average the weights of several checkpoints into one (paper 002 App. A.3).
@@ -29,8 +31,9 @@ use crate::{
 /// Checkpoints have one configuration, and mostly come from one run: those that it has kept, or the ends of
 /// several cooldowns (omma train --resume RUN --cooldown STEPS). Without --greedy, all of them are averaged.
 /// With it, the one that scores best is taken first, and then in each round the one that raises the score most,
-/// each as often as it helps. The score is the accuracy on held-out images, and among equals the likelihood;
-/// test images are only looked at if --split says so, and would then be no test any more.
+/// each as often as it helps. The score is the accuracy on held-out images, and among equals the likelihood; of
+/// models that compare images with texts, the zero-shot accuracy, or without classes that of pairs. Test images
+/// are only looked at if --split says so, and would then be no test any more.
 ///
 /// Examples:
 ///   omma soup runs/vmoe-1-cooldown-* -o soup/
@@ -61,6 +64,12 @@ pub(crate) struct Soup {
     /// Which of its images; those that training held out if not given
     #[arg(long, value_enum)]
     split: Option<Part>,
+    /// Sentences around the names of classes, one per line with {} in it, for models that compare images with texts
+    #[arg(long, value_name = "FILE")]
+    templates: Option<PathBuf>,
+    /// Names of the data's classes for such models, one per line
+    #[arg(long, value_name = "FILE")]
+    class_names: Option<PathBuf>,
     /// Images to score by at most, evenly spread
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
@@ -87,6 +96,9 @@ struct Record {
     data: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     images: Option<usize>,
+    /// What its accuracy is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measure: Option<&'static str>,
     #[serde(flatten)]
     score: Option<ScoreRecord>,
     /// All that were to choose from, in the order in which they were given.
@@ -116,18 +128,21 @@ struct StepRecord {
 #[derive(Clone, Copy, Serialize)]
 struct ScoreRecord {
     accuracy: f64,
-    nll: f64,
+    /// Nothing where there are no classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nll: Option<f64>,
 }
 
 impl From<SoupScore> for ScoreRecord {
     fn from(SoupScore { accuracy, log_likelihood }: SoupScore) -> Self {
-        Self { accuracy, nll: -log_likelihood }
+        Self { accuracy, nll: log_likelihood.map(|log| -log) }
     }
 }
 
 impl ScoreRecord {
     fn in_words(self) -> String {
-        format!("{:.2} %, NLL {:.4}", 100.0 * self.accuracy, self.nll)
+        let nll = self.nll.map_or(String::new(), |nll| format!(", NLL {nll:.4}"));
+        format!("{:.2} %{nll}", 100.0 * self.accuracy)
     }
 }
 
@@ -150,19 +165,17 @@ impl Soup {
         let kept = kept_files(&paths)?;
         let mut candidates = Candidate::read_all(&paths, &[], device)?;
         check_alike(&candidates)?;
-        for candidate in candidates.iter_mut().filter(|candidate| candidate.classes.is_none()) {
-            let classes = kept.iter().find(|(name, _)| *name == "classes.json");
-            candidate.classes =
-                classes.map(|(_, text)| serde_json::from_slice(text)).transpose()?;
+        for candidate in &mut candidates {
+            complete(candidate, &kept)?;
         }
-        let images = match self.greedy || self.data.is_some() || self.split.is_some() {
-            true => Some(self.images(&paths, &candidates)?),
+        let asked = match self.greedy || self.data.is_some() || self.split.is_some() {
+            true => Some(self.asked(&paths, &candidates)?),
             false => None,
         };
-        let mut kitchen = Kitchen { candidates: &candidates, device, batch: self.batch.into() };
-        let chosen = match (&images, self.greedy) {
-            (Some(images), true) => self.choose(&mut kitchen, images, &mut watch)?,
-            (images, _) => kitchen.all(images.as_ref(), &mut watch)?,
+        let kitchen = Kitchen { candidates: &candidates, device };
+        let chosen = match (&asked, self.greedy) {
+            (Some(asked), true) => self.choose(&kitchen, asked, &mut watch)?,
+            (asked, _) => kitchen.all(asked.as_ref(), &mut watch)?,
         };
         watch.turn_to("averaging");
         let model = kitchen.mix(&chosen.counts)?;
@@ -179,8 +192,9 @@ impl Soup {
         });
         let record = Record {
             kind: if self.greedy { "greedy" } else { "uniform" },
-            data: images.as_ref().map(|images| images.name.clone()),
-            images: images.as_ref().map(|images| images.data.len()),
+            data: asked.as_ref().map(|asked| asked.images.name.clone()),
+            images: asked.as_ref().map(|asked| asked.images.data.len()),
+            measure: asked.as_ref().map(|asked| asked.measure),
             score: chosen.score,
             ingredients: ingredients.collect(),
             steps: chosen.steps,
@@ -214,30 +228,43 @@ impl Soup {
         Ok(paths)
     }
 
-    /// The images to score by.
-    fn images(&self, paths: &[PathBuf], candidates: &[Candidate]) -> Result<Images> {
+    /// What they are scored by.
+    fn asked(&self, paths: &[PathBuf], candidates: &[Candidate]) -> Result<Asked> {
         let recipes = paths.iter().map(|path| recipes(path)).collect::<Result<Vec<_>>>()?;
-        let resolution = candidates[0].model.config().image.resolution;
+        let first = &candidates[0].model;
+        let resolution = first.config().image.resolution;
         let data =
             Data::of_soup(self.data.as_deref(), self.columns.as_ref(), &recipes, resolution)?;
         let part = self.split.unwrap_or(Part::Val);
         let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let (_, images) = data.part(Some(part), limit)?;
+        let (_, images) = match first.reads() {
+            true => data.part_of_any(Some(part), limit)?,
+            false => data.part(Some(part), limit)?,
+        };
+        let names =
+            Names { templates: self.templates.as_deref(), classes: self.class_names.as_deref() };
+        let (labels, images) = names.of(&candidates[..1], images)?;
         check_names(candidates, &images)?;
+        let measure = match first.config().classes() {
+            1.. => "accuracy",
+            0 if labels.is_some() => "zero-shot accuracy",
+            0 => "accuracy of pairs",
+        };
         if part == Part::Test && self.greedy {
             note("the soup is chosen by test images: what it scores on them is no test of it");
         }
-        note(format!("scored by {} images: {}", grouped(images.data.len() as u64), images.name));
-        Ok(images)
+        let count = grouped(images.data.len() as u64);
+        note(format!("scored by {count} images ({measure}): {}", images.name));
+        Ok(Asked { images, labels, measure, batch: self.batch.into() })
     }
 
-    fn choose(&self, kitchen: &mut Kitchen, images: &Images, watch: &mut Watch) -> Result<Chosen> {
+    fn choose(&self, kitchen: &Kitchen, asked: &Asked, watch: &mut Watch) -> Result<Chosen> {
         let candidates = kitchen.candidates;
         let (count, most) = (candidates.len(), usize::from(self.max));
         let path = |place: usize| candidates[place].path.clone();
         let mut steps: Vec<StepRecord> = Vec::new();
         let score = |counts: &[usize]| {
-            let found = kitchen.score(counts, images, watch)?;
+            let found = kitchen.score(counts, asked, watch)?;
             if let ([only], 1) = (taken(counts).as_slice(), counts.iter().sum::<usize>()) {
                 let words = ScoreRecord::from(found).in_words();
                 note(format!("{} by itself: {words}", path(*only).display()));
@@ -271,6 +298,16 @@ fn taken(counts: &[usize]) -> Vec<usize> {
 struct Kitchen<'a> {
     candidates: &'a [Candidate],
     device: &'a Device,
+}
+
+/// What a soup is scored by.
+struct Asked {
+    images: Images,
+    /// The classes, for models that have none of their own.
+    labels: Option<Labels>,
+    /// What the score is called.
+    measure: &'static str,
+    /// Images per forward pass.
     batch: usize,
 }
 
@@ -281,18 +318,20 @@ impl Kitchen<'_> {
         Ok(soup(&models, self.device)?)
     }
 
-    fn score(&self, counts: &[usize], images: &Images, watch: &mut Watch) -> Result<SoupScore> {
+    fn score(&self, counts: &[usize], asked: &Asked, watch: &mut Watch) -> Result<SoupScore> {
         let names = taken(counts).into_iter().map(|place| self.candidates[place].name());
         let name = names.collect::<Vec<String>>().join(" + ");
+        let tokenizer = self.candidates[0].tokenizer.clone();
         let mut tasting = Tasting { name: &name, watch };
-        score(&name, self.mix(counts)?, images, self.batch, self.device, &mut tasting)
+        let model = (name.clone(), self.mix(counts)?, tokenizer);
+        score(model, asked, self.device, &mut tasting)
     }
 
     /// Every candidate once; what they and their mean score, where there are images.
-    fn all(&self, images: Option<&Images>, watch: &mut Watch) -> Result<Chosen> {
+    fn all(&self, asked: Option<&Asked>, watch: &mut Watch) -> Result<Chosen> {
         let count = self.candidates.len();
         let counts = vec![1; count];
-        let Some(images) = images else {
+        let Some(asked) = asked else {
             let (own, steps, score) = (vec![None; count], Vec::new(), None);
             return Ok(Chosen { counts, own, steps, score });
         };
@@ -300,29 +339,58 @@ impl Kitchen<'_> {
         let mut own = Vec::new();
         for place in 0..count {
             let alone: Vec<usize> = alone(place);
-            let found = ScoreRecord::from(self.score(&alone, images, watch)?);
+            let found = ScoreRecord::from(self.score(&alone, asked, watch)?);
             let path = self.candidates[place].path.display();
             note(format!("{path} by itself: {}", found.in_words()));
             own.push(Some(found));
         }
-        let score = Some(self.score(&counts, images, watch)?.into());
+        let score = Some(self.score(&counts, asked, watch)?.into());
         Ok(Chosen { counts, own, steps: Vec::new(), score })
     }
 }
 
-/// What a model scores on images: the accuracy of a classifier.
+/// What a model scores: the accuracy of a classifier, which one that compares images with texts is once it has the
+/// names of classes; without these, how many images find their own caption in a batch.
 fn score(
-    name: &str,
-    model: VisionTransformer,
-    images: &Images,
-    batch: usize,
+    (name, model, tokenizer): (String, VisionTransformer, Option<Tokenizer>),
+    asked: &Asked,
     device: &Device,
     watcher: &mut dyn Watcher,
 ) -> Result<SoupScore> {
-    let system = System::new(vec![(name.to_owned(), model)], device)?;
-    let protocol = TestProtocol { binning: Binning::default(), batch };
+    let Asked { images, labels, batch, .. } = asked;
+    if labels.is_none() && model.config().classes() == 0 && model.reads() {
+        let tokenizer = tokenizer.ok_or(EvalError::NoTokenizer { model: name })?;
+        let protocol =
+            ContrastProtocol { templates: None, batch: *batch, ..ContrastProtocol::default() };
+        let reader = Reader::new(&model, &tokenizer, device)?;
+        let found = contrast(&reader, images, &protocol, watcher)?.record.captions;
+        let accuracy = found.context("these images have no captions")?.accuracy.mean();
+        return Ok(SoupScore { accuracy, log_likelihood: None });
+    }
+    let mut system = System::new(vec![(name, model)], device)?.reading(vec![tokenizer]);
+    if let Some(labels) = labels {
+        system = labels.given_to(system, *batch, watcher)?;
+    }
+    let protocol = TestProtocol { binning: Binning::default(), batch: *batch };
     let test = Test::run(&system, images, protocol, watcher)?;
-    Ok(SoupScore { accuracy: test.accuracy(), log_likelihood: -test.record.summary.nll })
+    let log_likelihood = Some(-test.record.summary.nll);
+    Ok(SoupScore { accuracy: test.accuracy(), log_likelihood })
+}
+
+/// Gives a candidate what lies in its run's folder instead of beside it.
+fn complete(candidate: &mut Candidate, kept: &[(&'static str, Vec<u8>)]) -> Result<()> {
+    let text = |wanted: &str| kept.iter().find(|(name, _)| *name == wanted).map(|(_, text)| text);
+    if let (None, 1.., Some(text)) =
+        (&candidate.classes, candidate.model.config().classes(), text("classes.json"))
+    {
+        candidate.classes = Some(serde_json::from_slice(text)?);
+    }
+    if let (None, true, Some(text)) =
+        (&candidate.tokenizer, candidate.model.reads(), text(checkpoint::TOKENIZER))
+    {
+        candidate.tokenizer = Some(Tokenizer::parse(text)?);
+    }
+    Ok(())
 }
 
 /// What is scored, as it is seen at the terminal.
@@ -406,7 +474,10 @@ fn check_alike(candidates: &[Candidate]) -> Result<()> {
 
 fn show(record: &Record) -> Result<()> {
     let shown = |score: Option<ScoreRecord>| match score {
-        Some(score) => [format!("{:.2} %", 100.0 * score.accuracy), format!("{:.4}", score.nll)],
+        Some(ScoreRecord { accuracy, nll }) => [
+            format!("{:.2} %", 100.0 * accuracy),
+            nll.map_or(String::new(), |nll| format!("{nll:.4}")),
+        ],
         None => [String::new(), String::new()],
     };
     let row = |name: String, count: usize, score: Option<ScoreRecord>| {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use omma_base::{Resolution, files::write_atomically};
+use omma_data::formats::whole_name;
 use omma_eval::{
     Evaluation,
     compare::{Comparison, Table, read_evaluation},
@@ -15,6 +16,7 @@ use serde::Serialize;
 use crate::{
     interrupt::{Interrupted, on_signals},
     jobs::{Job, Jobs, OnFailure, cores, log_of},
+    names::slug,
     study::{Options, STUDIES, Study, StudySystem, has_looked_at},
     subject::{ood_meanings, ood_name, ood_sets},
     table::{note, say, say_json, short, table, table_of},
@@ -29,6 +31,7 @@ use crate::{
 ///   omma study e3
 ///   omma study e3 --ood kmnist=data/kmnist,notmnist=data/notmnist
 ///   omma study e3 --plan
+///   omma study limoe --data emoji/ --also emoji-held-out.tsv
 ///   omma study my-study/ --jobs 4 --set train.steps=500
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -50,6 +53,9 @@ pub(crate) struct StudyCommand {
     /// Out-of-distribution data sets, as NAME=PATH or PATH, separated by commas
     #[arg(long, value_name = "DATA", value_delimiter = ',')]
     ood: Vec<String>,
+    /// Other data to judge all systems by as well, instead of the study's own; none where it is empty
+    #[arg(long, value_name = "DATA", value_delimiter = ',')]
+    also: Option<Vec<String>>,
     /// A setting on top of all recipes
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
@@ -143,18 +149,27 @@ impl StudyCommand {
         arguments
     }
 
+    /// What systems are judged by: their own data, and other data.
+    fn judged_by<'a>(&'a self, study: &'a Study) -> Vec<Option<&'a str>> {
+        let also = self.also.as_ref().unwrap_or(&study.also).iter();
+        let also = also.map(String::as_str).filter(|data| !data.is_empty()).map(Some);
+        std::iter::once(None).chain(also).collect()
+    }
+
     fn evaluations(&self, study: &Study, folder: &Path) -> Vec<Job> {
         let mut jobs = Vec::new();
         let seeds = self.seeds(study);
-        for number in 0..seeds {
+        let by = self.judged_by(study);
+        for (number, by) in (0..seeds).flat_map(|number| by.iter().map(move |by| (number, *by))) {
             for system in &study.systems {
-                let out = study.eval_folder(folder, system, number);
+                let out = study.eval_folder(folder, system, number, by);
                 let mut arguments = vec!["eval".to_owned()];
                 let models = system.seeds(number, seeds).into_iter();
                 let runs = models.map(|seed| study.run_folder(folder, system, seed));
                 arguments.extend(runs.map(|run| run.display().to_string()));
                 arguments.push(format!("--label={}", system.label));
                 arguments.extend(["--out".to_owned(), out.display().to_string()]);
+                arguments.extend(by.map(|data| format!("--data={}", whole_name(data))));
                 if study.shift_samples > 0 {
                     arguments.push("--shift".to_owned());
                     arguments
@@ -174,20 +189,29 @@ impl StudyCommand {
     }
 
     fn conclude(&self, study: &Study, folder: &Path) -> Result<()> {
+        self.judged_by(study).into_iter().try_for_each(|by| self.compare(study, folder, by))
+    }
+
+    /// One table: all systems by their own data, or by other data.
+    fn compare(&self, study: &Study, folder: &Path, by: Option<&str>) -> Result<()> {
+        let place = by.map_or(folder.to_owned(), |data| folder.join(format!("by-{}", slug(data))));
         let mut evaluations: Vec<Evaluation> = Vec::new();
         for system in &study.systems {
             for number in 0..self.seeds(study) {
-                let evaluation = read_evaluation(&study.eval_folder(folder, system, number))?;
+                let evaluation = read_evaluation(&study.eval_folder(folder, system, number, by))?;
                 // Its folder says which system it is of, whichever version judged it.
                 let fingerprint = system.label.clone();
                 evaluations.push(Evaluation { fingerprint, ..evaluation });
             }
         }
         let comparison = Comparison::new(&evaluations, Some(&study.baseline))?;
-        let title = format!("Study {}", study.name);
+        let title = match by {
+            None => format!("Study {}", study.name),
+            Some(data) => format!("Study {}, judged by {data}", study.name),
+        };
         let page = comparison_page(&comparison, &title, &study.about);
-        write_report(folder, "study", &page, &comparison)?;
-        let markdown = folder.join("table.md");
+        write_report(&place, "study", &page, &comparison)?;
+        let markdown = place.join("table.md");
         write_atomically(&markdown, |file| std::fs::write(file, comparison.markdown()))
             .with_context(|| markdown.display().to_string())?;
         if self.json {
@@ -197,7 +221,7 @@ impl StudyCommand {
             say(table_of(&header, &rows, 1))?;
         }
         comparison.verdicts().iter().try_for_each(say)?;
-        say(format!("report: {}", folder.join("study.html").display()))
+        say(format!("report: {}", place.join("study.html").display()))
     }
 
     fn show_plan(&self, study: &Study) -> Result<()> {

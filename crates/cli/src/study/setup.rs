@@ -17,14 +17,24 @@ use serde::{Deserialize, Serialize};
 use crate::names::slug;
 
 /// Names, and files by their names, of the studies in `studies/`.
-pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[(
-    "e3",
-    &[
-        ("study.toml", include_str!("../../studies/e3/study.toml")),
-        ("vit.toml", include_str!("../../studies/e3/vit.toml")),
-        ("vmoe.toml", include_str!("../../studies/e3/vmoe.toml")),
-    ],
-)];
+pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[
+    (
+        "e3",
+        &[
+            ("study.toml", include_str!("../../studies/e3/study.toml")),
+            ("vit.toml", include_str!("../../studies/e3/vit.toml")),
+            ("vmoe.toml", include_str!("../../studies/e3/vmoe.toml")),
+        ],
+    ),
+    (
+        "limoe",
+        &[
+            ("study.toml", include_str!("../../studies/limoe/study.toml")),
+            ("dense.toml", include_str!("../../studies/limoe/dense.toml")),
+            ("sparse.toml", include_str!("../../studies/limoe/sparse.toml")),
+        ],
+    ),
+];
 
 const STUDY: &str = "study.toml";
 /// Models that are trained for a row of the table.
@@ -43,6 +53,9 @@ pub(crate) struct Study {
     /// Test images per corruption and severity; 0 leaves corruptions out.
     #[serde(default)]
     pub(crate) shift_samples: usize,
+    /// Other data that all systems are judged by as well, each with a table of its own.
+    #[serde(default)]
+    pub(crate) also: Vec<String>,
     pub(crate) systems: Vec<StudySystem>,
     /// All files of the study, by their names.
     #[serde(skip)]
@@ -236,8 +249,17 @@ impl Study {
     }
 
     /// Where a system is judged.
-    pub(crate) fn eval_folder(&self, folder: &Path, system: &StudySystem, seed: usize) -> PathBuf {
-        folder.join("evals").join(format!("{}-{seed}", slug(&system.label)))
+    ///
+    /// - `by`: other data than it was trained on
+    pub(crate) fn eval_folder(
+        &self,
+        folder: &Path,
+        system: &StudySystem,
+        seed: usize,
+        by: Option<&str>,
+    ) -> PathBuf {
+        let evals = by.map_or("evals".to_owned(), |data| format!("evals-{}", slug(data)));
+        folder.join(evals).join(format!("{}-{seed}", slug(&system.label)))
     }
 }
 

@@ -308,6 +308,54 @@ mod tests {
     }
 
     #[test]
+    fn captions_come_with_the_splits_that_their_folders_name() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        let mut text = String::new();
+        for (folder, i) in [("train", 0), ("train", 1), ("test", 2), ("val", 3)] {
+            image(&root.join(format!("{folder}/{i}.png")));
+            text +=
+                &format!("{folder}/{i}.png\t0\ta dog , {i}\n{folder}/{i}.png\t1\ta cat , {i}\n");
+        }
+        let path = root.join("captions.tsv");
+        fs::write(&path, &text).unwrap();
+        let (train, test) = open_splits(&DataSpec::named(path.to_str().unwrap())).unwrap();
+        assert_eq!((train.len(), test.len()), (2, 1));
+        assert_eq!(test.captions(0).unwrap(), ["a dog , 2", "a cat , 2"]);
+        // Labels keep the rule of before, whatever their paths.
+        let labelled = text.replace("\ta dog , ", "\t").replace("\ta cat , ", "\t");
+        fs::write(&path, format!("image\tnumber\tlabel\n{labelled}")).unwrap();
+        assert_eq!(opened(&path, Split::Train).unwrap().len(), 7);
+        // COCO's files and lines of JSON by their names.
+        let coco = |id: usize, file: &str| {
+            format!(
+                r#"{{"images": [{{"id": {id}, "file_name": "{file}"}}], "annotations": [{{"image_id": {id}, "caption": "c"}}]}}"#
+            )
+        };
+        fs::create_dir(root.join("annotations")).unwrap();
+        fs::write(root.join("annotations/captions_train2017.json"), coco(1, "0.png")).unwrap();
+        assert!(matches!(opened(root, Split::Test), Err(DataError::EmptySplit { .. })));
+        fs::write(root.join("annotations/captions_val2017.json"), coco(2, "3.png")).unwrap();
+        for (split, name) in [(Split::Train, "train/0.png"), (Split::Test, "val/3.png")] {
+            let data = opened(root, split).unwrap();
+            assert!(data.name(0).ends_with(name) && data.get(0).is_ok(), "{}", data.name(0));
+        }
+        for name in ["train", "val"] {
+            fs::write(
+                root.join(format!("{name}.jsonl")),
+                format!(r#"{{"image": "{name}/3.png", "text": "by {name}"}}"#),
+            )
+            .unwrap();
+        }
+        assert_eq!(opened(root, Split::Test).unwrap().captions(0).unwrap(), ["by val"]);
+        let message =
+            check_several_classes(&DataSpec::named("x"), &opened(root, Split::Train).unwrap())
+                .unwrap_err()
+                .to_string();
+        assert!(message.contains("captions and no labels"), "{message}");
+    }
+
+    #[test]
     fn without_splits_a_tenth_is_for_testing() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();

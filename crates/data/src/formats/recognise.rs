@@ -8,11 +8,11 @@ use std::{
 #[cfg(feature = "parquet")]
 use super::parquet::open_split as open_parquet_files;
 use super::{
-    Cifar, Columns, Idx, ImageFolder, ImageTable, WebDataset, coco::captions_of,
-    structure::Structure, zip::ZipListing,
+    Cifar, Columns, Idx, ImageFolder, ImageTable, WebDataset, assumed::say_assumed,
+    coco::captions_of, structure::Structure, zip::ZipListing,
 };
 use crate::{
-    dataset::{Dataset, Shared, Split},
+    dataset::{Dataset, Selection, Shared, Split},
     error::{DataError, Result},
 };
 
@@ -86,7 +86,7 @@ fn find_file(path: &Path, split: Split, said: &Columns) -> Result<Found> {
     let is = |ending: &str| ends(path, ending);
     let unpacked = if is("gz") { path.with_extension("") } else { path.to_owned() };
     match () {
-        _ if has_table(path) => Ok(Found::whole(read_table(path, said, None)?)),
+        _ if has_table(path) => find_in_table(path, split, said),
         _ if is("json") => Ok(Found::whole(ImageTable::coco(path)?)),
         _ if is("tar") => Ok(Found::whole(WebDataset::read(&[path.to_owned()])?)),
         _ if is("zip") => find_zip(path, split),
@@ -169,6 +169,29 @@ fn find_tables(path: &Path, split: Split, said: &Columns) -> Result<Option<Found
         }
         (_, Some(own)) => Ok(Some(Found::split(read_table(own, said, None)?))),
     }
+}
+
+/// A table by itself. Where it has captions alone and its images lie in folders of splits, these are its splits.
+fn find_in_table(path: &Path, split: Split, said: &Columns) -> Result<Found> {
+    let table = read_table(path, said, None)?;
+    if !table.classes().is_empty() {
+        return Ok(Found::whole(table));
+    }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let [train, test] = [Split::Train, Split::Test].map(|split| table.below(folder, split));
+    if train.is_empty() || test.is_empty() {
+        return Ok(Found::whole(table));
+    }
+    say_assumed(
+        path,
+        &format!(
+            "by the folders of its images, {} are for training and {} for testing",
+            train.len(),
+            test.len()
+        ),
+    );
+    let indices = if split == Split::Train { train } else { test };
+    Ok(Found::split(Selection::new(Arc::new(table), indices)))
 }
 
 /// A table by the ending of its name.

@@ -5,9 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::classes::{check_classes, classes, places};
+use super::{
+    classes::{check_classes, classes, places},
+    structure::split_names,
+};
 use crate::{
-    dataset::{Dataset, Sample},
+    dataset::{Dataset, Sample, Split},
     error::{DataError, Result},
     picture::Picture,
 };
@@ -70,6 +73,21 @@ impl ImageTable {
         });
         let images = images.collect::<Result<_>>()?;
         Ok(Self { classes, images })
+    }
+}
+
+impl ImageTable {
+    /// The images in the folder of a split, under the first of its usual names that has some.
+    pub(super) fn below(&self, folder: &Path, split: Split) -> Vec<usize> {
+        let is_below = |image: &Image, name: &str| {
+            let path = image.file.strip_prefix(folder).ok();
+            let first = path.and_then(|path| path.components().next());
+            first.is_some_and(|first| first.as_os_str().eq_ignore_ascii_case(name))
+        };
+        let of = |name: &&str| -> Vec<usize> {
+            (0..self.images.len()).filter(|index| is_below(&self.images[*index], name)).collect()
+        };
+        split_names(split).iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
     }
 }
 

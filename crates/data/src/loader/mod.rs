@@ -5,6 +5,7 @@ mod bad_files;
 mod eval;
 mod options;
 mod order;
+mod schedule;
 mod train;
 mod workers;
 

@@ -7,7 +7,13 @@ use std::{
 
 use omma_base::Seed;
 
-use super::{Batch, bad_files::BadFiles, options::TrainOptions, order::Order, workers::Workers};
+use super::{
+    Batch,
+    bad_files::BadFiles,
+    options::TrainOptions,
+    schedule::{Draw, Schedule},
+    workers::Workers,
+};
 use crate::{
     augment::mix,
     dataset::{Sample, Shared},
@@ -22,13 +28,14 @@ pub struct Cursor {
     pub batches: u64,
 }
 
-/// Endless training batches: every epoch a new shuffle of all samples, a short last batch left out.
+/// Endless training batches: every epoch a new shuffle of all samples, a short last batch left out. Of a
+/// [`Mixture`](crate::Mixture), every batch has its shares, and every part has epochs of its own.
 pub struct TrainLoader {
     source: Arc<Source>,
     workers: Workers,
     started: u64,
     running: VecDeque<Receiver<Result<Batch>>>,
-    order: Order,
+    schedule: Schedule,
 }
 
 /// What all workers share.
@@ -46,7 +53,7 @@ impl TrainLoader {
         if data.is_empty() {
             return Err(DataError::NotFound("there are no training images".to_owned()));
         }
-        let order = Order::new(data.len(), options.batch, seed)?;
+        let schedule = Schedule::new(&data, options.batch, seed)?;
         let workers = Workers::new(options.workers).map_err(|_| DataError::WorkerLost)?;
         let bad = BadFiles::new(options.bad_share);
         Ok(Self {
@@ -54,7 +61,7 @@ impl TrainLoader {
             workers,
             started: cursor.batches,
             running: VecDeque::new(),
-            order,
+            schedule,
         })
     }
 
@@ -73,23 +80,23 @@ impl TrainLoader {
 
     fn start(&mut self) {
         let number = self.started;
-        let (order, first) = self.order.of(number);
+        let draws = self.schedule.of(number);
         let (source, seed) =
             (self.source.clone(), self.source.seed.named("batch").numbered(number));
-        self.running.push_back(self.workers.start(move || source.batch(&order, first, seed)));
+        self.running.push_back(self.workers.start(move || source.batch(&draws, seed)));
         self.started += 1;
     }
 }
 
 impl Source {
-    fn batch(&self, order: &[u32], first: usize, seed: Seed) -> Result<Batch> {
+    fn batch(&self, draws: &[Draw], seed: Seed) -> Result<Batch> {
         let options = &self.options;
         let (classes, resolution) = (self.data.classes().len(), options.pixels.resolution);
         let mut pixels = Vec::with_capacity(options.batch * resolution.pixels() * 3);
         let (mut targets, mut indices) = (Vec::new(), Vec::new());
-        for slot in 0..options.batch {
+        for (slot, draw) in draws.iter().enumerate() {
             let mut rng = seed.named("image").numbered(slot as u64).rng();
-            let (index, mut sample) = self.sample(order, first + slot)?;
+            let (index, mut sample) = self.sample(draw)?;
             let image = sample.picture.resolution();
             let transform = options.augmentation.draw(image, resolution, &mut rng);
             let words = Some(seed.named("caption").numbered(slot as u64));
@@ -110,12 +117,9 @@ impl Source {
         Ok(Batch { pixels, targets, indices, resolution })
     }
 
-    /// The sample at a place of the epoch. An unreadable one is replaced from the epoch's other half, so
-    /// that its replacement is seldom in the same batch.
-    fn sample(&self, order: &[u32], place: usize) -> Result<(usize, Sample)> {
-        let others = (0..order.len()).map(|shift| place + order.len() / 2 + shift);
-        for place in std::iter::once(place).chain(others) {
-            let index = order[place % order.len()] as usize;
+    /// The sample that was drawn. An unreadable one is replaced by another of its epoch.
+    fn sample(&self, draw: &Draw) -> Result<(usize, Sample)> {
+        for index in draw.candidates() {
             if let Some(sample) = self.bad.read(&self.data, index)? {
                 return Ok((index, sample));
             }
@@ -130,6 +134,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        Captioned, HoldingOut, Mixture,
         augment::{Augmentation, Crop, Mixing},
         dataset::{Dataset, Selection, Split},
         loader::Pixels,
@@ -288,9 +293,9 @@ mod tests {
     }
 
     /// Every image has five captions, which say which they are; the last image has none.
-    struct Captioned(Shared);
+    struct Five(Shared);
 
-    impl Dataset for Captioned {
+    impl Dataset for Five {
         fn classes(&self) -> &[String] {
             &[]
         }
@@ -312,7 +317,7 @@ mod tests {
 
     #[test]
     fn another_caption_is_drawn_every_epoch_and_from_the_seed_alone() {
-        let named: Shared = Arc::new(Captioned(Numbers::shared(9, &[], usize::MAX)));
+        let named: Shared = Arc::new(Five(Numbers::shared(9, &[], usize::MAX)));
         let data = Selection::spread(&named, 8);
         let with = |workers| TrainOptions { targets: TargetKind::Texts, workers, ..plain(8) };
         let epochs = batches(&data, with(1), 0, 10);
@@ -330,6 +335,24 @@ mod tests {
         let mut loader = TrainLoader::new(named, with(1), Seed::new(1), Cursor::default()).unwrap();
         let message = (0..9).find_map(|_| loader.next_batch().err()).unwrap().to_string();
         assert!(message.contains("sample 8 has no caption") && message.contains("give it one"));
+    }
+
+    #[test]
+    fn a_mixture_comes_in_its_shares_from_any_cursor() {
+        let named = Captioned::by_classes(Numbers::shared(10, &[3], usize::MAX), "");
+        let data: Shared = Arc::new(Mixture::new(vec![(named, 3), (world(50), 1)]).unwrap());
+        let (most, _) = HoldingOut::default().for_validation(&data, 0.1);
+        let with = |workers| TrainOptions { targets: TargetKind::Texts, workers, ..plain(8) };
+        for data in [data, most] {
+            let first = data.shares().unwrap()[0].samples;
+            let whole = batches(&data, with(1), 0, 12);
+            for batch in &whole {
+                assert_eq!(batch.indices.iter().filter(|index| **index < first).count(), 6);
+                let texts = batch.indices.iter().map(|i| data.captions(*i).unwrap().remove(0));
+                assert_eq!(batch.targets, Targets::Texts(texts.collect()));
+            }
+            assert_eq!(whole[5..], batches(&data, with(3), 5, 7));
+        }
     }
 
     #[test]

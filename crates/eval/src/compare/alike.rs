@@ -30,7 +30,11 @@ pub(super) fn check(evaluations: &[Evaluation]) -> Result<()> {
 
 /// How it was judged, in words, as far as its numbers depend on that; nothing for what was not asked.
 fn terms(one: &Evaluation) -> Vec<(String, String)> {
-    let mut terms = vec![("test".to_owned(), test(one)), ("binning".to_owned(), binning(one))];
+    let mut terms = vec![("test".to_owned(), test(one))];
+    terms.extend(one.test.is_some().then(|| ("binning".to_owned(), binning(one))));
+    let named = |(name, text): (&str, String)| (name.to_owned(), text);
+    terms.extend(templates(one).map(|text| ("templates", text)).map(named));
+    terms.extend(captions(one).map(|text| ("captions", text)).map(named));
     if !one.ood.is_empty() {
         terms.extend([("score".to_owned(), score(one)), ("positive".to_owned(), positive(one))]);
     }
@@ -40,11 +44,25 @@ fn terms(one: &Evaluation) -> Vec<(String, String)> {
 }
 
 fn test(one: &Evaluation) -> String {
-    format!("by {} images of {}{}", one.test.samples, one.data, one.among())
+    let by = if one.test.is_some() { "" } else { " and their captions alone" };
+    format!("by {} images of {}{}{by}", one.samples(), one.data, one.among())
 }
 
 fn binning(one: &Evaluation) -> String {
-    format!("with {}", one.test.binning)
+    one.test.as_ref().map(|test| format!("with {}", test.binning)).unwrap_or_default()
+}
+
+/// The sentences that the names of classes were put into.
+fn templates(one: &Evaluation) -> Option<String> {
+    let prompts = one.contrast.as_ref()?.prompts.as_ref()?;
+    Some(format!("by names of classes in “{}”", prompts.templates.join("”, “")))
+}
+
+/// What images and texts found each other among.
+fn captions(one: &Evaluation) -> Option<String> {
+    let captions = one.contrast.as_ref()?.captions.as_ref()?;
+    let (images, texts, batch) = (captions.images, captions.texts.texts, captions.accuracy.batch);
+    Some(format!("by {images} images and {texts} captions, in batches of {batch} pairs"))
 }
 
 fn score(one: &Evaluation) -> String {
@@ -94,7 +112,7 @@ fn short(extra: &str) -> &str {
 
 /// The test itself.
 fn base(one: &Evaluation) -> String {
-    format!("{} {}", test(one), binning(one))
+    format!("{} {}", test(one), binning(one)).trim_end().to_owned()
 }
 
 /// All of it.
@@ -127,7 +145,7 @@ impl Alike {
             let chosen: Vec<&Evaluation> = std::iter::once(pivot).chain(chosen).collect();
             let common = chosen.iter().fold(asked, |common, one| &common & &extras(one));
             let worth = |chosen: &[&Evaluation], common: &BTreeSet<String>| {
-                (chosen[0].test.samples, common.len())
+                (chosen[0].samples(), common.len())
             };
             let more = best.as_ref().is_none_or(|(evaluations, known)| {
                 worth(&chosen, &common) > worth(evaluations, known)
@@ -216,7 +234,7 @@ fn nothing_common(subjects: &[Subject]) -> EvalError {
         let shared = subjects
             .iter()
             .filter(|subject| subject.evaluations.iter().any(|other| base(other) == base(one)));
-        (shared.count(), one.test.samples, extras(one).len())
+        (shared.count(), one.samples(), extras(one).len())
     };
     if let Some(model) = evaluations.max_by_key(rank) {
         let lacks =

@@ -56,10 +56,10 @@ impl Grid {
         };
         let mut cells: Vec<Cell> = Vec::new();
         for row in rows.iter().filter(on_grid) {
-            let Some(k) = row.kind.k else { continue };
+            let Some((k, nll)) = row.kind.k.zip(row.nll) else { continue };
             let m = row.kind.models;
             if cells.iter().all(|cell| (cell.k, cell.m) != (k, m)) {
-                let (nll, flops) = (row.nll, row.cost.training_flops);
+                let flops = row.cost.training_flops;
                 cells.push(Cell { k, m, nll, flops, log_gain_per_gflop: None });
             }
         }

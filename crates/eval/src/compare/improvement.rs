@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use super::{Paired, Row};
+use crate::metrics::Estimate;
 
 /// How a system does against the baseline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -50,20 +51,20 @@ fn percent_less(value: f64, base: f64) -> Option<f64> {
 impl Gain {
     pub(super) fn new(row: &Row, base: &Row, all: &[Row], difficulty: Option<&Difficulty>) -> Self {
         let flops = |row: &Row| row.cost.training_flops as f64;
+        let less = |own: Option<Estimate>, base: Option<Estimate>| {
+            own.zip(base).and_then(|(own, base)| percent_less(own.mean, base.mean))
+        };
         let plain = |other: &&Row| other.kind.is_plain() && other.kind.family == row.kind.family;
         let normalised = |(plain, difficulty): (&Row, &Difficulty)| {
-            Some(percent_less(row.nll.mean, plain.nll.mean)? * difficulty.factor(flops(plain))?)
+            Some(less(row.nll, plain.nll)? * difficulty.factor(flops(plain))?)
         };
         let normalised_nll = all.iter().find(plain).zip(difficulty).and_then(normalised);
         Self {
             label: row.label.clone(),
-            nll: percent_less(row.nll.mean, base.nll.mean),
-            shift_nll: row
-                .shift_nll
-                .zip(base.shift_nll)
-                .and_then(|(own, base)| percent_less(own.mean, base.mean)),
-            error: percent_less(row.error.mean, base.error.mean),
-            ece: percent_less(row.ece.mean, base.ece.mean),
+            nll: less(row.nll, base.nll),
+            shift_nll: less(row.shift_nll, base.shift_nll),
+            error: less(row.error, base.error),
+            ece: less(row.ece, base.ece),
             flops: percent_less(flops(row), flops(base)),
             normalised_nll,
             paired: None,
@@ -103,7 +104,7 @@ impl Difficulty {
     pub(super) fn fit(rows: &[Row]) -> Option<Self> {
         let plain = rows.iter().filter(|row| row.kind.is_plain());
         let points: Vec<(f64, f64)> =
-            plain.map(|row| (row.cost.training_flops as f64, row.nll.mean)).collect();
+            plain.filter_map(|row| Some((row.cost.training_flops as f64, row.nll?.mean))).collect();
         Self::of(&points)
     }
 

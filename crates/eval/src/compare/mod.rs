@@ -31,12 +31,14 @@ pub use self::{
 };
 use crate::{
     error::{EvalError, Result},
-    metrics::Estimate,
+    metrics::{AtDepths, Estimate, Recall},
     outcomes::Outcomes,
     protocols::{
         Evaluation, ImageResults,
+        contrast::CaptionRecord,
         ood::{OodPositive, OodRecord},
         shift::Shifted,
+        test::TestRecord,
     },
     summary::SummaryIntervals,
     system::{SystemCost, SystemKind},
@@ -58,14 +60,14 @@ pub struct Row {
     pub runs: usize,
     /// How far the scores of a single run may be off; nothing for several, which have a standard error.
     pub intervals: Option<SummaryIntervals>,
-    /// Share of wrong predictions.
-    pub error: Estimate,
+    /// Share of wrong predictions; nothing for images without classes, as of the next three.
+    pub error: Option<Estimate>,
     /// Negative log-likelihood.
-    pub nll: Estimate,
+    pub nll: Option<Estimate>,
     /// Expected calibration error.
-    pub ece: Estimate,
+    pub ece: Option<Estimate>,
     /// Brier score.
-    pub brier: Estimate,
+    pub brier: Option<Estimate>,
     /// NLL after temperature scaling.
     pub scaled_nll: Option<Estimate>,
     /// KL divergence between members.
@@ -86,6 +88,16 @@ pub struct Row {
     pub base_rate: BTreeMap<String, Estimate>,
     /// False-positive rate at 95 % by out-of-distribution data set.
     pub fpr95: BTreeMap<String, Estimate>,
+    /// Whether its classes, if it has some, are made of their names: its accuracy is zero-shot.
+    pub reads: bool,
+    /// Recall of texts that look for their image.
+    pub text_to_image: Option<AtDepths<Estimate>>,
+    /// Recall of images that look for their texts.
+    pub image_to_text: Option<AtDepths<Estimate>>,
+    /// Share of images that find their text within a batch.
+    pub images_told_apart: Option<Estimate>,
+    /// Share of texts that find their image within a batch.
+    pub texts_told_apart: Option<Estimate>,
     /// What one image costs.
     pub cost: SystemCost,
 }
@@ -117,7 +129,14 @@ pub struct Comparison {
 pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
     let file = if path.is_dir() { path.join("eval.json") } else { path.to_owned() };
     let bytes = read_regular(&file, LARGEST).map_err(EvalError::io(&file))?;
-    let record = serde_json::from_slice::<Evaluation>(&bytes);
+    let record = serde_json::from_slice::<Evaluation>(&bytes).and_then(|record| {
+        // Where there are classes, there is a test of them; if there is none, something is wrong with it.
+        let captions = record.contrast.as_ref().is_some_and(|found| found.captions.is_some());
+        if record.test.is_none() && !(captions && record.classes.is_empty()) {
+            serde_json::from_slice::<TestRecord>(&bytes)?;
+        }
+        Ok(record)
+    });
     let record = record.map_err(|error| error.to_string()).and_then(checked);
     let mut record = record.map_err(|why| EvalError::Record {
         why: format!("it is not the record of an evaluation: {why}"),
@@ -136,14 +155,15 @@ pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
 /// Fails where parts of a record contradict each other, and fills in what earlier versions left out.
 fn checked(mut record: Evaluation) -> Result<Evaluation, String> {
     let classes = record.classes.len();
-    let errors = record.test.class_errors.len();
+    let Some(test) = &record.test else { return Ok(record) };
+    let errors = test.class_errors.len();
     if errors != classes {
         return Err(format!("it has {errors} errors of {classes} classes"));
     }
-    if record.test.confusion.as_ref().is_some_and(|confusion| !confusion.is_of(classes)) {
+    if test.confusion.as_ref().is_some_and(|confusion| !confusion.is_of(classes)) {
         return Err(format!("its confusions are not those of {classes} classes"));
     }
-    let (images, positive) = (record.test.samples, record.ood_positive);
+    let (images, positive) = (test.samples, record.ood_positive);
     for set in record.ood.values_mut() {
         let samples = set.samples;
         set.base_rate.get_or_insert_with(|| positive.base_rate(samples, images));
@@ -197,7 +217,7 @@ impl Comparison {
         });
         let gains = gains.collect();
         let (data, baseline) = (first.data.clone(), base.label.clone());
-        let images = first.test.samples;
+        let images = first.samples();
         let grid = Grid::new(&rows);
         let ood_positive = evaluations.iter().find(|one| !one.ood.is_empty());
         let ood_positive = ood_positive.map(|one| one.ood_positive);
@@ -208,12 +228,25 @@ impl Comparison {
 
 impl Row {
     fn new(group: &[&Evaluation]) -> Self {
-        let of = |value: &dyn Fn(&Evaluation) -> f64| {
-            Estimate::of(&group.iter().map(|one| value(one)).collect::<Vec<f64>>())
-        };
         let maybe = |value: &dyn Fn(&Evaluation) -> Option<f64>| {
             let values: Vec<f64> = group.iter().filter_map(|one| value(one)).collect();
             (!values.is_empty()).then(|| Estimate::of(&values))
+        };
+        let tested = |value: fn(&TestRecord) -> f64| maybe(&|one| Some(value(one.test.as_ref()?)));
+        let captioned = |value: fn(&CaptionRecord) -> f64| {
+            maybe(&|one| Some(value(one.contrast.as_ref()?.captions.as_ref()?)))
+        };
+        let recalls = |of: fn(&CaptionRecord) -> &Recall| {
+            let depths: [fn(&Recall) -> f64; 3] = [
+                |recall| recall.recall.at_1,
+                |recall| recall.recall.at_5,
+                |recall| recall.recall.at_10,
+            ];
+            let of_depth = |depth: fn(&Recall) -> f64| {
+                maybe(&|one| Some(depth(of(one.contrast.as_ref()?.captions.as_ref()?))))
+            };
+            let [at_1, at_5, at_10] = depths.map(of_depth);
+            Some(AtDepths { at_1: at_1?, at_5: at_5?, at_10: at_10? })
         };
         let shifted = |value: fn(&Shifted) -> Option<f64>| {
             maybe(&|one| value(&one.shift.as_ref()?.mean.overall))
@@ -229,13 +262,17 @@ impl Row {
             label: group[0].label.clone(),
             kind: group[0].kind.clone(),
             runs: group.len(),
-            intervals: group[0].test.intervals.filter(|_| group.len() == 1),
-            error: of(&|one| one.test.summary.error),
-            nll: of(&|one| one.test.summary.nll),
-            ece: of(&|one| one.test.summary.ece),
-            brier: of(&|one| one.test.summary.brier),
+            intervals: group[0]
+                .test
+                .as_ref()
+                .and_then(|test| test.intervals)
+                .filter(|_| group.len() == 1),
+            error: tested(|test| test.summary.error),
+            nll: tested(|test| test.summary.nll),
+            ece: tested(|test| test.summary.ece),
+            brier: tested(|test| test.summary.brier),
             scaled_nll: maybe(&|one| Some(one.temperature.as_ref()?.summary.nll)),
-            kl: maybe(&|one| Some(one.test.diversity?.kl)),
+            kl: maybe(&|one| Some(one.test.as_ref()?.diversity?.kl)),
             shift_error: shifted(|mean| Some(mean.summary.error)),
             shift_nll: shifted(|mean| Some(mean.summary.nll)),
             shift_ece: shifted(|mean| Some(mean.summary.ece)),
@@ -244,6 +281,11 @@ impl Row {
             aupr: by_set(|record| Some(record.aupr)),
             base_rate: by_set(|record| record.base_rate),
             fpr95: by_set(|record| Some(record.fpr95)),
+            reads: group[0].contrast.is_some(),
+            text_to_image: recalls(|captions| &captions.retrieval.text_to_image),
+            image_to_text: recalls(|captions| &captions.retrieval.image_to_text),
+            images_told_apart: captioned(|captions| captions.accuracy.images),
+            texts_told_apart: captioned(|captions| captions.accuracy.texts),
             cost: group[0].cost,
         }
     }

@@ -111,6 +111,7 @@ impl Comparison {
     /// All tables that there is something for.
     pub fn tables(&self) -> Vec<Table> {
         let mut tables = vec![self.systems_table()];
+        tables.extend(self.contrast_table());
         tables.extend(self.ood_tables());
         tables.extend(self.gains_table());
         tables.extend(self.paired_table());
@@ -152,12 +153,20 @@ impl Comparison {
         let mut columns: Vec<Column<Row>> = vec![
             column("system", |row: &Row| self.label(row)),
             column("runs", |row: &Row| row.runs.to_string()),
-            scored("error %", 100.0, digits.error, |row| Some(row.error), |all| all.error),
-            scored("NLL", 1.0, digits.nll, |row| Some(row.nll), |all| all.nll),
-            scored("ECE %", 100.0, digits.ece, |row| Some(row.ece), |all| all.ece),
-            column("KL", move |row: &Row| cell(row.kl, 1.0, kl)),
-            column("MFLOPs", |row: &Row| format!("{:.1}", row.cost.training_flops as f64 / 1e6)),
         ];
+        let flops =
+            || column("MFLOPs", |row: &Row| format!("{:.1}", row.cost.training_flops as f64 / 1e6));
+        if !self.has_classes() {
+            columns.push(flops());
+            return Table::new(&self.rows, &columns);
+        }
+        columns.extend([
+            scored("error %", 100.0, digits.error, |row| row.error, |all| all.error),
+            scored("NLL", 1.0, digits.nll, |row| row.nll, |all| all.nll),
+            scored("ECE %", 100.0, digits.ece, |row| row.ece, |all| all.ece),
+            column("KL", move |row: &Row| cell(row.kl, 1.0, kl)),
+            flops(),
+        ]);
         let plain = |name: &str, factor: f64, digits: usize, of: fn(&Row) -> Option<Estimate>| {
             column(name, move |row: &Row| cell(of(row), factor, digits)).best(Better::Low, mean(of))
         };
@@ -172,6 +181,41 @@ impl Comparison {
             columns.push(column("shifted KL", move |row: &Row| cell(row.shift_kl, 1.0, kl)));
         }
         Table::new(&self.rows, &columns)
+    }
+
+    /// Whether any system was judged by classes.
+    pub(crate) fn has_classes(&self) -> bool {
+        self.rows.iter().any(|row| row.error.is_some())
+    }
+
+    /// How images and texts find each other; nothing where no system compares them.
+    pub(crate) fn contrast_table(&self) -> Option<Table> {
+        let digits = Digits::of_images(self.images).error;
+        let share = |name: &str, of: fn(&Row) -> Option<Estimate>| {
+            column(name, move |row: &Row| cell(of(row), 100.0, digits))
+                .best(Better::High, move |row| Some(of(row)?.mean))
+        };
+        let zero_shot = |row: &Row| {
+            let error = row.error.filter(|_| row.reads)?;
+            Some(Estimate { mean: 1.0 - error.mean, ..error })
+        };
+        let mut columns = vec![column("images and texts", |row: &Row| self.label(row))];
+        if self.rows.iter().any(|row| zero_shot(row).is_some()) {
+            columns.push(share("zero-shot accuracy %", zero_shot));
+        }
+        if self.rows.iter().any(|row| row.text_to_image.is_some()) {
+            columns.extend([
+                share("text → image at 1 %", |row| Some(row.text_to_image?.at_1)),
+                share("at 5", |row| Some(row.text_to_image?.at_5)),
+                share("at 10", |row| Some(row.text_to_image?.at_10)),
+                share("image → text at 1 %", |row| Some(row.image_to_text?.at_1)),
+                share("at 5", |row| Some(row.image_to_text?.at_5)),
+                share("at 10", |row| Some(row.image_to_text?.at_10)),
+                share("images told apart %", |row| row.images_told_apart),
+                share("texts told apart %", |row| row.texts_told_apart),
+            ]);
+        }
+        (columns.len() > 1).then(|| Table::new(&self.rows, &columns))
     }
 
     /// How well every system tells out-of-distribution images, one table per data set.
@@ -211,7 +255,8 @@ impl Comparison {
             column("training FLOPs", |gain: &Gain| signed(gain.flops)),
             column("NLL, normalised", |gain: &Gain| signed(gain.normalised_nll)),
         ];
-        (!self.gains.is_empty()).then(|| Table::new(&self.gains, &columns))
+        let any = self.has_classes() && !self.gains.is_empty();
+        any.then(|| Table::new(&self.gains, &columns))
     }
 
     /// Differences from the baseline, image by image; nothing where no results of single images are there.
@@ -244,6 +289,7 @@ impl Comparison {
                 Some(format!("{} was not compared image by image: {}", gain.label, why.as_ref()?))
             }
         };
-        self.gains.iter().filter_map(sentence).collect()
+        let gains = self.gains.iter().filter(|_| self.has_classes());
+        gains.filter_map(sentence).collect()
     }
 }

@@ -6,12 +6,14 @@
 //! | `predictions.rs` | mistakes, unsure predictions, classes, pairs of classes that are taken for each other |
 //! | `corruption.rs` | the corruption that does most harm, severity by severity |
 //! | `experts.rs`, `patches.rs` | what experts take, found in the test's one pass; the patches, read again |
+//! | `retrieval.rs` | texts and the images that they find |
 //! | `thumbnails.rs` | how small a picture is |
 
 mod corruption;
 mod experts;
 mod patches;
 mod predictions;
+mod retrieval;
 mod thumbnails;
 
 use omma_base::Resolution;
@@ -21,8 +23,12 @@ pub(crate) use self::{
     corruption::{CorruptionPictures, worst_corruption},
     patches::{ExpertPictures, LayerPictures},
     predictions::PredictionPictures,
+    retrieval::RetrievalPictures,
 };
-use crate::{protocols::test::Test, stream::Images};
+use crate::{
+    protocols::{contrast::Contrast, test::Test},
+    stream::Images,
+};
 
 /// The pictures of one evaluation. What there is none of is not shown.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -30,6 +36,7 @@ pub struct Gallery {
     pub(crate) predictions: PredictionPictures,
     pub(crate) experts: ExpertPictures,
     pub(crate) corruption: Option<CorruptionPictures>,
+    pub(crate) retrieval: RetrievalPictures,
 }
 
 impl Gallery {
@@ -41,11 +48,15 @@ impl Gallery {
         Self {
             predictions: PredictionPictures::of(test, images.data.as_ref(), resolution),
             experts: ExpertPictures::of(experts, images.data.as_ref(), resolution),
-            corruption: None,
+            ..Self::default()
         }
     }
 
     pub(crate) fn with_corruption(self, corruption: Option<CorruptionPictures>) -> Self {
         Self { corruption, ..self }
+    }
+
+    pub(crate) fn with_retrieval(self, found: &Contrast, resolution: Resolution) -> Self {
+        Self { retrieval: RetrievalPictures::of(found, resolution), ..self }
     }
 }

@@ -6,11 +6,13 @@
 //! | `temperature.rs` | how well calibrated could they be? |
 //! | `shift.rs` | and on corrupted images? |
 //! | `ood.rs` | are out-of-distribution images told from the test images? |
+//! | `contrast.rs` | do images and texts find each other? |
 //! | `fewshot.rs` | what do frozen features know about classes? |
 //! | `probe.rs` | which linear classifier on frozen features is to be kept? |
 //! | `linear.rs` | how far does a linear classifier on pixels come? |
-//! | `mod.rs` | the first four as one protocol, and the record of it, `eval.json` |
+//! | `mod.rs` | the first five as one protocol, and the record of it, `eval.json` |
 
+pub(crate) mod contrast;
 pub(crate) mod fewshot;
 pub(crate) mod linear;
 pub(crate) mod ood;
@@ -24,13 +26,14 @@ use std::{collections::BTreeMap, path::PathBuf};
 use serde::{Deserialize, Serialize};
 
 use self::{
+    contrast::{ContrastProtocol, ContrastRecord},
     ood::{OodPositive, OodProtocol, OodRecord, OodScore, detect},
     shift::{Shift, ShiftProtocol, shift},
     temperature::{Scaled, TemperatureRecord},
     test::{Test, TestProtocol, TestRecord},
 };
 use crate::{
-    error::Result,
+    error::{EvalError, Result},
     gallery::{Experts, Gallery, worst_corruption},
     outcomes::Outcomes,
     predictions::{Columns, Line, Predictions},
@@ -95,9 +98,12 @@ pub struct Evaluation {
     pub classes: Vec<String>,
     /// Where these are only some of those that the models tell apart: how many that is.
     pub judged_classes: Option<JudgedClasses>,
-    /// On the test images as they are.
+    /// On the test images as they are; nothing for images that have captions and no classes.
     #[serde(flatten)]
-    pub test: TestRecord,
+    pub test: Option<TestRecord>,
+    /// Of a model that compares images with texts: how these find each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contrast: Option<ContrastRecord>,
     /// The scores after temperature scaling.
     pub temperature: Option<TemperatureRecord>,
     /// Under corruptions.
@@ -125,6 +131,12 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
+    /// Images that it was judged by.
+    pub fn samples(&self) -> usize {
+        let captions = || self.contrast.as_ref()?.captions.as_ref().map(|all| all.images);
+        self.test.as_ref().map(|test| test.samples).or_else(captions).unwrap_or_default()
+    }
+
     /// `, among 200 of 1000 classes`, where these are not all.
     pub fn among(&self) -> String {
         let among =
@@ -133,12 +145,91 @@ impl Evaluation {
     }
 }
 
-/// Judges a system: what is found, and pictures of it.
+/// Judges a system: what is found, and pictures of it. A model that compares images with texts is judged by the
+/// captions of the images as well, where they have some, or by them alone where it has no classes.
 pub fn evaluate(
     system: &System,
     protocol: &Protocol,
     watcher: &mut dyn Watcher,
 ) -> Result<(Evaluation, Gallery)> {
+    let test = &protocol.test;
+    let reader = system.reader()?;
+    let captioned = reader.filter(|_| test.data.has_captions());
+    let tested = match captioned.is_some() && system.classes() == 0 {
+        true => protocol.check_captions_alone().map(|()| None)?,
+        false => Some(tested(system, protocol, watcher)?),
+    };
+    let asked = ContrastProtocol { templates: None, batch: protocol.batch, ..Default::default() };
+    let captions = match &captioned {
+        Some(reader) => Some(contrast::contrast(reader, test, &asked, watcher)?),
+        None => None,
+    };
+    let contrast = system.models().find(|model| model.reads()).map(|model| ContrastRecord {
+        scale: model.scale(),
+        prompts: system.prompts().cloned(),
+        captions: captions.as_ref().and_then(|found| found.record.captions.clone()),
+    });
+    let found = contrast.as_ref().is_some_and(|found| found.captions.is_some());
+    if tested.is_none() && !found {
+        return Err(EvalError::NoTexts { data: test.name.clone() });
+    }
+    let Tested { record, temperature, shift, ood, images, mut gallery } =
+        tested.unwrap_or_default();
+    if let Some(found) = &captions {
+        gallery = gallery.with_retrieval(found, system.pixels().resolution);
+    }
+    let classes = if record.is_some() { test.data.classes() } else { &[] };
+    let evaluation = Evaluation {
+        label: protocol.label.clone(),
+        fingerprint: protocol.fingerprint.clone(),
+        kind: system.kind(),
+        models: system.names().to_vec(),
+        data: test.name.clone(),
+        classes: classes.to_vec(),
+        judged_classes: system.judged_classes(),
+        test: record,
+        contrast,
+        temperature,
+        shift,
+        ood,
+        ood_score: protocol.ood.score,
+        ood_positive: protocol.ood.positive,
+        cost: system.cost()?,
+        peak_rss_bytes: omma_base::memory::peak(),
+        options: Some(protocol.options.clone()),
+        images_seal: None,
+        images,
+    };
+    Ok((evaluation, gallery))
+}
+
+impl Protocol {
+    /// Fails where something is asked for that takes classes.
+    fn check_captions_alone(&self) -> Result<()> {
+        let asked = [
+            (self.shift.is_some(), "what is judged on corrupted images"),
+            (!self.ood.sets.is_empty(), "telling out-of-distribution images"),
+            (self.predictions.is_some(), "a file of predictions"),
+        ];
+        match asked.into_iter().find(|(asked, _)| *asked) {
+            Some((_, what)) => Err(EvalError::NoClasses { data: self.test.name.clone(), what }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is found by classes.
+#[derive(Default)]
+struct Tested {
+    record: Option<TestRecord>,
+    temperature: Option<TemperatureRecord>,
+    shift: Option<Shift>,
+    ood: BTreeMap<String, OodRecord>,
+    images: ImageResults,
+    gallery: Gallery,
+}
+
+fn tested(system: &System, protocol: &Protocol, watcher: &mut dyn Watcher) -> Result<Tested> {
     let &Protocol { binning, batch, .. } = protocol;
     let classes = protocol.test.data.classes();
     // Before a temperature takes its time.
@@ -192,25 +283,12 @@ pub fn evaluate(
         _ => None,
     };
     let gallery = Gallery::of(&test, &experts, &protocol.test, system.pixels().resolution);
-    let evaluation = Evaluation {
-        label: protocol.label.clone(),
-        fingerprint: protocol.fingerprint.clone(),
-        kind: system.kind(),
-        models: system.names().to_vec(),
-        data: protocol.test.name.clone(),
-        classes: classes.to_vec(),
-        judged_classes: system.judged_classes(),
-        test: test.record,
+    Ok(Tested {
+        record: Some(test.record),
         temperature: scaled.map(Scaled::record),
         shift,
         ood,
-        ood_score: protocol.ood.score,
-        ood_positive: protocol.ood.positive,
-        cost: system.cost()?,
-        peak_rss_bytes: omma_base::memory::peak(),
-        options: Some(protocol.options.clone()),
-        images_seal: None,
         images: ImageResults::Whole(outcomes),
-    };
-    Ok((evaluation, gallery.with_corruption(worst)))
+        gallery: gallery.with_corruption(worst),
+    })
 }

@@ -22,6 +22,7 @@ pub(super) fn caption(file: &str) -> &'static str {
         "shift-corruptions" => {
             "How often corrupted images are taken for another class; the dashed line is the test as it is."
         }
+        "recall" => "How often what a query looks for is among the first that it finds.",
         "ood-roc" => "The more a curve bends to the upper left, the better the two are told apart.",
         _ if file.starts_with("shift-") => {
             "From the images as they are (0) to the worst severity (5): the mean of all corruptions, and those \

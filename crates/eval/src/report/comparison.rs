@@ -19,6 +19,12 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
         ),
         &comparison.systems_table(),
     );
+    if let Some(table) = comparison.contrast_table() {
+        let text = "Zero-shot accuracy is that of classes which are known by their names alone. Then how often a \
+                    text finds its image among the first 1, 5 and 10 of all, how often an image finds any of its \
+                    texts, and how often the pairs of a batch are told apart. More is better.";
+        page = with_table(page.section("Images and texts").text(text), &table);
+    }
     if let Some(positive) = comparison.ood_positive {
         let text = format!(
             "The positive class are the {} images. More is better for AUROC and AUPR, less for the share \
@@ -28,13 +34,15 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
         page = page.section("Out-of-distribution images").text(&text);
         page = comparison.ood_tables().iter().fold(page, with_table);
     }
-    page = page
-        .section("Quality against cost")
-        .text(
-            "What no other system beats at its cost is on the dashed front. A square is around the baseline, a \
-             ring around the best.",
-        )
-        .figures(figures.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
+    if !figures.is_empty() {
+        page = page
+            .section("Quality against cost")
+            .text(
+                "What no other system beats at its cost is on the dashed front. A square is around the \
+                 baseline, a ring around the best.",
+            )
+            .figures(figures.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
+    }
     if let Some(table) = comparison.gains_table() {
         let gains = gain_figure(comparison);
         let text = format!(
@@ -130,9 +138,9 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
     };
     let percent = |value: Option<Estimate>| value.map(|value| value.times(100.0));
     let mut figures = vec![
-        front("nll", "NLL", "nats", &|row| Some(row.nll)),
-        front("error", "Error", "%", &|row| percent(Some(row.error))),
-        front("ece", "Calibration error", "%", &|row| percent(Some(row.ece))),
+        front("nll", "NLL", "nats", &|row| row.nll),
+        front("error", "Error", "%", &|row| percent(row.error)),
+        front("ece", "Calibration error", "%", &|row| percent(row.ece)),
         front("shift-nll", "NLL on corrupted images", "nats", &|row| row.shift_nll),
         front("shift-error", "Error on corrupted images", "%", &|row| percent(row.shift_error)),
     ];

@@ -5,7 +5,7 @@ use omma_report::Page;
 use super::{Draft, Fact, Report, pictures};
 use crate::{
     gallery::Gallery,
-    protocols::{Evaluation, ood},
+    protocols::{Evaluation, contrast::ContrastRecord, ood, test::TestRecord},
 };
 
 /// Scores, calibration, members, corruptions and out-of-distribution images on one page, of the record alone.
@@ -16,21 +16,19 @@ pub fn evaluation_page(evaluation: &Evaluation) -> Report {
 /// The same with pictures.
 pub fn evaluation_page_with(evaluation: &Evaluation, gallery: &Gallery) -> Report {
     let title = format!("Evaluation of {}", evaluation.models.join(" + "));
-    let Evaluation { data, test, .. } = evaluation;
-    let about = format!("{} images of {data}{}", test.samples, evaluation.among());
-    let mut facts: Vec<Fact> = evaluation.test.facts();
+    let Evaluation { data, test, contrast, .. } = evaluation;
+    let about = format!("{} images of {data}{}", evaluation.samples(), evaluation.among());
+    let mut facts: Vec<Fact> = test.iter().flat_map(TestRecord::facts).collect();
+    facts.extend(contrast.iter().flat_map(ContrastRecord::facts));
     facts.extend(evaluation.shift.as_ref().map(|shift| shift.fact()));
     facts.extend(ood::fact(&evaluation.ood));
     let mut draft = Draft::new(Page::new(title, about).facts(facts));
-    draft = evaluation.test.section(draft, &evaluation.classes);
-    draft = pictures::predictions(draft, gallery);
-    if let Some(temperature) = &evaluation.temperature {
-        draft = temperature.section(draft, &evaluation.test);
+    if let Some(contrast) = contrast {
+        draft = contrast.section(draft);
+        draft = pictures::retrieval(draft, gallery);
     }
-    draft = evaluation.test.members_section(draft);
-    if let Some(shift) = &evaluation.shift {
-        draft = shift.section(draft, &evaluation.test);
-        draft = pictures::corruption(draft, gallery);
+    if let Some(test) = test {
+        draft = tested(draft, evaluation, test, gallery);
     }
     let Evaluation { ood, ood_score, ood_positive, .. } = evaluation;
     draft = ood::section(draft, ood, *ood_score, *ood_positive);
@@ -38,16 +36,37 @@ pub fn evaluation_page_with(evaluation: &Evaluation, gallery: &Gallery) -> Repor
     draft.add(|page| page.section("Cost").table(&["", ""], &cost(evaluation))).finish()
 }
 
+/// What there is to show of predictions.
+fn tested(
+    mut draft: Draft,
+    evaluation: &Evaluation,
+    test: &TestRecord,
+    gallery: &Gallery,
+) -> Draft {
+    draft = test.section(draft, &evaluation.classes);
+    draft = pictures::predictions(draft, gallery);
+    if let Some(temperature) = &evaluation.temperature {
+        draft = temperature.section(draft, test);
+    }
+    draft = test.members_section(draft);
+    if let Some(shift) = &evaluation.shift {
+        draft = shift.section(draft, test);
+        draft = pictures::corruption(draft, gallery);
+    }
+    draft
+}
+
 fn cost(evaluation: &Evaluation) -> Vec<Vec<String>> {
     let millions = |count: u64| format!("{:.2} M", count as f64 / 1e6);
     let cost = evaluation.cost;
-    let speed = format!("{:.0} images/s", evaluation.test.images_per_second);
+    let speed =
+        evaluation.test.as_ref().map(|test| format!("{:.0} images/s", test.images_per_second));
     let memory = evaluation.peak_rss_bytes.map(|bytes| format!("{} MiB", bytes >> 20));
     let rows = [
         ("parameters", millions(cost.parameters)),
         ("multiply-adds per image", millions(cost.forward_macs)),
         ("training FLOPs per image", millions(cost.training_flops)),
-        ("speed of this evaluation", speed),
+        ("speed of this evaluation", speed.unwrap_or_else(|| "—".to_owned())),
         ("peak memory", memory.unwrap_or_else(|| "—".to_owned())),
     ];
     rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()

@@ -1,13 +1,25 @@
 //! The sections of a page that show pictures. Each is left out where there are none.
 
+use omma_base::Resolution;
 use omma_report::Page;
 
 use super::Draft;
-use crate::gallery::{CorruptionPictures, ExpertPictures, Gallery, LayerPictures};
+use crate::{
+    gallery::{CorruptionPictures, ExpertPictures, Gallery, LayerPictures},
+    protocols::contrast::Contrast,
+};
 
 /// Adds the pictures of predictions and of experts to a page of any kind.
 pub fn add_pictures(page: Page, gallery: &Gallery) -> Page {
     experts(predictions(Draft::new(page), gallery), gallery).page
+}
+
+/// Adds how images and texts find each other, with examples, to a page.
+///
+/// - `resolution`: what the model sees of an image
+pub fn add_contrast(page: Page, contrast: &Contrast, resolution: Resolution) -> Page {
+    let gallery = Gallery::default().with_retrieval(contrast, resolution);
+    retrieval(contrast.record.section(Draft::new(page)), &gallery).page
 }
 
 /// Single predictions.
@@ -54,6 +66,27 @@ pub(super) fn predictions(draft: Draft, gallery: &Gallery) -> Draft {
         }
         page
     })
+}
+
+/// Texts and the images that they find.
+pub(super) fn retrieval(draft: Draft, gallery: &Gallery) -> Draft {
+    let pictures = &gallery.retrieval;
+    let mut draft = draft;
+    if !pictures.right.is_empty() {
+        draft = draft.add(|page| {
+            page.subsection("Found")
+                .text("Texts whose own image comes first, with the images that follow it and their similarity.")
+                .picture_rows(pictures.right.clone())
+        });
+    }
+    if !pictures.wrong.is_empty() {
+        draft = draft.add(|page| {
+            page.subsection("Not found first")
+                .text("Texts that other images come before, with the best of them; the own image is marked.")
+                .picture_rows(pictures.wrong.clone())
+        });
+    }
+    draft
 }
 
 /// The worst corruption, below what else there is on corrupted images.

@@ -1,7 +1,9 @@
 //! How healthy a model's routing is: a few numbers per layer with experts, summed over batches.
 
-use omma_routing::{Routing, Statistics};
+use omma_routing::{ModalityStatistics, Routing, Statistics};
 use serde::{Deserialize, Serialize};
+
+use super::modalities::{self, ModalityHealth};
 
 /// A layer's routing over some time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,6 +20,9 @@ pub struct LayerHealth {
     pub gate_entropy: f64,
     /// `[E]`: share of the load that each expert had.
     pub load: Vec<f64>,
+    /// Every modality by itself, where tokens of several were routed together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modalities: Vec<ModalityHealth>,
 }
 
 impl LayerHealth {
@@ -47,6 +52,7 @@ struct Layer {
     dropped: u64,
     entropy: f64,
     tokens: f64,
+    modalities: Vec<ModalityStatistics>,
 }
 
 /// Sums of one model's statistics, layer by layer.
@@ -66,6 +72,7 @@ impl RoutingTally {
                 dropped: dropped.iter().sum::<usize>() as u64,
                 entropy: gate_entropy * tokens as f64,
                 tokens: tokens as f64,
+                modalities: routing.by_modality(),
             }
         };
         Self { layers: routings.iter().map(layer).collect() }
@@ -82,6 +89,7 @@ impl RoutingTally {
             layer.dropped += other.dropped;
             layer.entropy += other.entropy;
             layer.tokens += other.tokens;
+            modalities::add(&mut layer.modalities, other.modalities);
         }
     }
 
@@ -98,6 +106,7 @@ impl RoutingTally {
                 dead: layer.load.iter().filter(|load| **load == 0).count(),
                 gate_entropy: layer.entropy / layer.tokens.max(1.0),
                 load,
+                modalities: layer.modalities.iter().map(ModalityHealth::of).collect(),
             }
         };
         std::mem::take(&mut self.layers).into_iter().map(health).collect()
@@ -110,7 +119,10 @@ mod tests {
 
     fn tally(load: [u64; 4], dropped: u64, tokens: f64, entropy: f64) -> RoutingTally {
         let (load, entropy) = (load.to_vec(), entropy * tokens);
-        RoutingTally { layers: vec![Layer { block: 3, load, dropped, entropy, tokens }] }
+        let modalities = Vec::new();
+        RoutingTally {
+            layers: vec![Layer { block: 3, load, dropped, entropy, tokens, modalities }],
+        }
     }
 
     #[test]
@@ -128,6 +140,7 @@ mod tests {
                 dead: 1,
                 gate_entropy: 0.4,
                 load: [16.0, 8.0, 6.0, 0.0].map(|load| load / 30.0).to_vec(),
+                modalities: Vec::new(),
             }]
         );
         assert_eq!(sum.take(), [], "what was taken is not counted again");

@@ -3,12 +3,15 @@
 //! | file | question |
 //! |---|---|
 //! | `health.rs` | are they all used, and does everybody find room? |
+//! | `modalities.rs` | is that so for images and for texts, each by themselves? |
 //! | `visits.rs` | which token of which image went to which expert, with what weight? |
 
 mod health;
+mod modalities;
 mod visits;
 
 pub use self::{
     health::{LayerHealth, RoutingTally},
+    modalities::{CollapseWatch, ModalityHealth, modality_name},
     visits::{BatchShape, Visit, visits},
 };

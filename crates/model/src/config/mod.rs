@@ -22,7 +22,7 @@ pub use image::{ImageConfig, Margin, Normalisation, Position};
 pub use moe::{ExpertStart, MoeConfig};
 pub use names::{full_name, short_name};
 use omma_base::Seed;
-use omma_routing::Scope;
+use omma_routing::{Grouping, Scope};
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,15 @@ impl ModelConfig {
     /// The same model for so many classes.
     pub fn with_classes(self, classes: usize) -> Self {
         Self { head: self.head.with_classes(classes), ..self }
+    }
+
+    /// The same without texts: of a model that compares images with them, what images pass, and a classifier on
+    /// their pooled features.
+    pub fn image_tower(&self) -> Self {
+        let Some(contrast) = self.head.contrast() else { return self.clone() };
+        let ContrastConfig { pooling, classes, .. } = *contrast;
+        let head = ClassifierConfig { pooling, classes, ..ClassifierConfig::default() };
+        Self { head: HeadConfig::Classifier(head), text: None, ..self.clone() }
     }
 
     /// Features of an image.
@@ -158,6 +167,7 @@ impl ModelConfig {
     fn check_combinations(&self) -> Result<()> {
         let by_token = matches!(self.head.pooling(), Pooling::Token | Pooling::TokenAndMean);
         let contrast = self.head.contrast().is_some();
+        let texts = self.text_encoder().and_then(|encoder| encoder.moe.as_ref());
         let several = |encoder: &EncoderConfig| encoder.members() > 1;
         let ImageConfig { class_token, position, .. } = self.image;
         let router = self.moe().map(|moe| &moe.router);
@@ -173,21 +183,31 @@ impl ModelConfig {
                 "one decision per image",
                 "no class token to decide",
             ),
-            (contrast != self.text.is_some(), "a contrastive head", "no text (or text without it)"),
+            (
+                self.text_tower().is_none() && texts.is_some_and(|moe| moe.slots().is_some()),
+                "soft routing",
+                "images and texts in one tower (set text.tower for two)",
+            ),
+            (
+                self.text.as_ref().is_some_and(|text| text.padding == Padding::Masked)
+                    && texts.is_some_and(|moe| moe.router.grouping != Grouping::Batch),
+                "masked padding",
+                "tokens that are routed in groups",
+            ),
+            (contrast && self.text.is_none(), "a contrastive head", "no text"),
+            (!contrast && self.text.is_some(), "text", "a head that does not compare"),
             (
                 contrast && (self.members() > 1 || self.text_tower().is_some_and(several)),
                 "a contrastive head",
                 "several members",
             ),
             (
-                self.text_encoder()
-                    .and_then(|encoder| encoder.moe.as_ref())
-                    .is_some_and(|moe| moe.router.scope != Scope::Token),
+                texts.is_some_and(|moe| moe.router.scope != Scope::Token),
                 "text",
                 "one decision per image",
             ),
             (
-                contrast && by_token && self.head.pooling() == Pooling::TokenAndMean,
+                contrast && self.head.pooling() == Pooling::TokenAndMean,
                 "a contrastive head",
                 "pooling of the class token beside the mean",
             ),

@@ -76,7 +76,8 @@ mod tests {
     use super::*;
     use crate::{apply_settings, parameter_values, preset};
 
-    const SMALL: &[&str] = &["width=8", "depth=2", "heads=2", "mlp=8", "patch=16", "moe.hidden=4"];
+    const SMALL: &[&str] =
+        &["width=8", "heads=2", "mlp=8", "patch=16", "moe.hidden=4", "moe.experts=3"];
 
     fn model(seed: u64, settings: &[&str]) -> VisionTransformer {
         let settings: Vec<&str> = SMALL.iter().chain(settings).copied().collect();

@@ -12,7 +12,8 @@ use crate::{
 };
 
 /// The first `depth` blocks of a model under its own normalisation and pooling, with a fresh classifier for
-/// so many classes. What frozen features know is often most in front of the last blocks.
+/// so many classes. What frozen features know is often most in front of the last blocks. Of a model that compares
+/// images with texts, what images pass is left.
 pub fn truncated(
     model: &VisionTransformer,
     depth: usize,
@@ -42,7 +43,7 @@ pub fn truncated(
         }
     }
     let encoder = EncoderConfig { depth, moe, batch_ensemble, ..encoder.clone() };
-    let config = ModelConfig { encoder, ..config.clone() }.with_classes(classes);
+    let config = ModelConfig { encoder, ..config.image_tower() }.with_classes(classes);
     let fresh = config.init(Seed::new(0), device)?;
     let known = by_name(model);
     with_values(fresh, |parameter| {

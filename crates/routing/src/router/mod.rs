@@ -22,6 +22,7 @@ use crate::{
     error::{Result, RoutingError},
     gate::GateTable,
     losses::AuxiliaryLosses,
+    modalities::ModalityStatistics,
     plan::Plan,
     pool::Gate,
     statistics::Statistics,
@@ -52,12 +53,19 @@ pub struct Routing {
     pub tables: Vec<GateTable>,
     /// The share of tokens whose best expert was not pruned, if any was.
     pub(crate) coverage: Option<f64>,
+    /// The modality of every routed row, where there are several.
+    pub(crate) modality: Option<Vec<usize>>,
 }
 
 impl Routing {
     /// Load, drops, entropy, and what else tells how healthy the routing is.
     pub fn statistics(&self) -> Statistics {
         Statistics::of(self)
+    }
+
+    /// The same for the tokens of every modality by themselves; empty where there is but one.
+    pub fn by_modality(&self) -> Vec<ModalityStatistics> {
+        ModalityStatistics::of(self)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{
     allocation::Soft,
     error::{Result, RoutingError},
     losses::AuxiliaryLosses,
+    modalities::several,
     plan::{Plan, SoftPlan, indices},
 };
 
@@ -60,6 +61,7 @@ impl Router {
             losses: AuxiliaryLosses::default(),
             tables: Vec::new(),
             coverage: None,
+            modality: several(context.modalities()),
         })
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     gate::GateTable,
     layout::Groups,
     losses::{AuxiliaryLosses, GateTensors, first_largest},
+    modalities::several,
     plan::{Plan, SparsePlan, indices},
     pool::Gate,
 };
@@ -61,6 +62,7 @@ impl Router {
             coverage: self.coverage(noisy.as_ref().unwrap_or(&clean), &calls, &alive),
             plan: Plan::Sparse(plan),
             tables,
+            modality: several(batch.modality),
         })
     }
 

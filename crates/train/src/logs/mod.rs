@@ -94,7 +94,7 @@ impl Record {
         }
     }
 
-    /// Names and values for TensorBoard; at most four series per layer with experts.
+    /// Names and values for TensorBoard; at most four series per layer with experts, and five per modality of it.
     fn scalars(&self) -> Vec<(String, f64)> {
         let own = |name: &str, value: f64| (name.to_owned(), value);
         match self {
@@ -114,6 +114,14 @@ impl Record {
                     all.push((name("dropped_share"), layer.dropped_share));
                     all.push((name("dead_experts"), layer.dead as f64));
                     all.push((name("gate_entropy"), layer.gate_entropy));
+                    for one in &layer.modalities {
+                        let name = |what: &str| name(&format!("{}/{what}", one.name()));
+                        all.push((name("success_rate"), one.success_rate()));
+                        all.push((name("local_entropy"), one.local_entropy));
+                        all.push((name("global_entropy"), one.global_entropy));
+                        all.push((name("experts"), one.experts));
+                        all.push((name("largest_gate"), one.largest_gate));
+                    }
                 }
                 all
             }

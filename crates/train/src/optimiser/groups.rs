@@ -12,7 +12,7 @@ pub struct Group {
 }
 
 /// Last parts of the names of parameters that have several axes and are no matrices.
-const NOT_MATRICES: &[&str] = &["position", "registers"];
+const NOT_MATRICES: &[&str] = &["position", "registers", "labels"];
 /// Last parts of the names of BatchEnsemble's fast weights, which are none either.
 const FAST_WEIGHTS: &[&str] = &["up_in", "up_out", "down_in", "down_out"];
 
@@ -22,7 +22,8 @@ impl Group {
     /// learn at their own share of that (paper 000 App. G.1).
     pub fn of(name: &str, shape: &[usize], depth: usize, config: &OptimiserConfig) -> Self {
         let layer = match name.split('.').collect::<Vec<_>>().as_slice() {
-            ["embed", ..] => 0,
+            ["embed", ..] | ["text", "embedding" | "position"] => 0,
+            ["text", "blocks", block, ..] => block.parse().map_or(depth, |block: usize| block + 1),
             ["blocks", block, ..] => block.parse::<usize>().map_or(depth, |block| block + 1),
             _ => depth + 1,
         };

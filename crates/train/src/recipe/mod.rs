@@ -11,13 +11,14 @@ mod ranges;
 mod request;
 mod within_run;
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use omma_base::range::{OutOfRange, check_all};
 use omma_data::{
-    HoldingOut, Pixels, Selection, Shared, TargetKind, TrainOptions,
+    Captioned, HoldingOut, Mixture, Pixels, Selection, Shared, Split, TargetKind, TrainOptions,
     augment::{Augmentation, Mixing},
-    formats::{Columns, DataSpec},
+    formats::{self, Columns, DataSpec},
+    text::TokenizerKind,
 };
 use omma_eval::pixels_for;
 use omma_model::{ModelConfig, ModelError, short_name};
@@ -33,8 +34,19 @@ use crate::{
     error::{Result, TrainError},
     freezing::Freeze,
     optimiser::{OptimiserConfig, Schedule},
-    task::TaskKind,
+    task::{ContrastLoss, TaskKind},
 };
+
+/// Which texts belong to images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Captions {
+    /// Their captions.
+    #[default]
+    Own,
+    /// The names of their classes (paper 002 App. A.3).
+    Classes,
+}
 
 /// Where images come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,6 +67,15 @@ pub struct DataRecipe {
     /// Share of the training images that is held out to choose the best checkpoint by; 0 for none. Stratified,
     /// at least 100 or a tenth are held out, whichever is fewer.
     pub validation: f64,
+    /// Which texts belong to images, where these are held against each other.
+    pub captions: Captions,
+    /// What becomes of a class's name where that is the text, `a photo of a {}`; nothing for the name alone.
+    pub template: String,
+    /// Other data that training images are mixed with, each with its share, as in `labels/=1` (paper 002 App.
+    /// A.3); where these have no captions, names of classes are their texts.
+    pub mix: Vec<String>,
+    /// The share of the data itself beside these.
+    pub share: u32,
     /// How these are held out, and a tenth for testing where data has no splits.
     #[serde(default = "HoldingOut::of_before")]
     pub holding_out: HoldingOut,
@@ -80,6 +101,10 @@ impl Default for DataRecipe {
             world_seed: 0,
             limit: 0,
             validation: 0.02,
+            captions: Captions::default(),
+            template: String::new(),
+            mix: Vec::new(),
+            share: 1,
             holding_out: HoldingOut::default(),
             bad_share: 0.01,
             cache: false,
@@ -95,6 +120,51 @@ impl DataRecipe {
     pub(crate) fn same_images(&self, other: &Self) -> bool {
         let images = |data: &Self| Self { workers: 0, prefetch: 0, ..data.clone() };
         images(self) == images(other)
+    }
+
+    /// The data with the texts that are asked for.
+    pub fn captioned(&self, data: Shared) -> Shared {
+        match self.captions {
+            Captions::Own => data,
+            Captions::Classes => Captioned::by_classes(data, &self.template),
+        }
+    }
+
+    /// What training images are mixed with: a name and a share each.
+    fn mixed(&self) -> Result<Vec<(&str, u32)>> {
+        fn part(text: &String) -> Result<(&str, u32)> {
+            let found = text.rsplit_once('=').and_then(|(name, share)| {
+                Some((name.trim(), share.trim().parse().ok().filter(|share| *share > 0)?))
+            });
+            found.ok_or_else(|| TrainError::BadSetting {
+                key: "data.mix".to_owned(),
+                value: format!("{text:?}"),
+                why: "write data and its share, as in photos.csv=1".to_owned(),
+            })
+        }
+        self.mix.iter().map(part).collect()
+    }
+
+    /// Training images and what they are mixed with.
+    ///
+    /// - `spec`: of the data itself
+    pub(crate) fn mixture(&self, train: Shared, spec: &DataSpec) -> Result<Shared> {
+        let others = self.mixed()?;
+        if others.is_empty() {
+            return Ok(train);
+        }
+        let mut parts = vec![(train, self.share)];
+        for (name, share) in others {
+            let name = formats::whole_name(name);
+            let spec = DataSpec { name, columns: None, ..spec.clone() };
+            let data = formats::open(&spec, Split::Train)?;
+            let data = match data.has_captions() {
+                true => data,
+                false => Captioned::by_classes(data, &self.template),
+            };
+            parts.push((data, share));
+        }
+        Ok(Arc::new(Mixture::new(parts)?))
     }
 
     /// The images to learn from and those held out of them, of all training images.
@@ -177,6 +247,19 @@ impl TrainRecipe {
     }
 }
 
+/// How images and texts are held against each other.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContrastRecipe {
+    /// The loss of a batch.
+    pub loss: ContrastLoss,
+    /// A `tokenizer.json`; without one, that of the checkpoint to start from, or else one that is learned from
+    /// the captions, of at most `model.text.vocabulary` tokens.
+    pub tokenizer: Option<PathBuf>,
+    /// How that is learned: `unigram`, as T5's is, or `bpe`.
+    pub vocabulary: TokenizerKind,
+}
+
 /// Everything that makes a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -203,6 +286,8 @@ pub struct Recipe {
     pub schedule: Schedule,
     /// How long, and in what portions.
     pub train: TrainRecipe,
+    /// How images and texts are held against each other, where that is the task.
+    pub contrast: ContrastRecipe,
     /// What is trained. The number of classes is that of the data.
     pub model: ModelConfig,
 }
@@ -277,6 +362,12 @@ impl Recipe {
         }
         self.check_magnitude()?;
         self.check_cache()?;
+        if !self.data.mix.is_empty() && self.task != TaskKind::Contrast {
+            return Err(recipe_error(
+                "data.mix is for task = \"contrast\": other data has other classes".to_owned(),
+            ));
+        }
+        self.data.mixed()?;
         let train = &self.train;
         if train.steps == 0 && train.epochs == 0.0 {
             return Err(recipe_error("train.steps and train.epochs are both 0".to_owned()));

@@ -20,6 +20,7 @@ pub(super) const RANGES: &Ranges = &[
     ("data.world_seed", SEED),
     ("data.limit", MANY),
     ("data.validation", BELOW_ONE),
+    ("data.share", Range::of(1.0, 1_000_000.0)),
     ("data.bad_share", SHARE),
     ("data.cache_augmentations", Range::of(0.0, 1_000.0)),
     ("data.workers", Range::of(0.0, 256.0)),

@@ -12,6 +12,8 @@ use crate::{
 };
 
 pub(super) const ORIGIN: &str = "origin.json";
+/// What its model reads texts by, which is not learned from other images.
+const TOKENIZER: &str = "tokenizer.json";
 
 /// The checkpoint that a cooldown went on from; `origin.json`. Until the cooldown has a checkpoint of its own, it
 /// begins there again.
@@ -34,8 +36,12 @@ impl RunFolder {
         origin: &Origin,
         earlier: &[Stretch],
     ) -> Result<Self> {
+        let trunk = Self { path: origin.run.clone(), owned: None };
+        let tokenizer =
+            trunk.file(TOKENIZER).is_file().then(|| trunk.text(TOKENIZER)).transpose()?;
         Self::create_with(place, recipe, |run| {
             run.write_earlier(earlier)?;
+            tokenizer.map_or(Ok(()), |text| run.write(TOKENIZER, text))?;
             run.write_json(ORIGIN, origin)
         })
     }

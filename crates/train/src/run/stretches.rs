@@ -127,7 +127,7 @@ impl RunFolder {
         self.write(RECIPE, recipe.to_toml())
     }
 
-    fn text(&self, name: &str) -> Result<String> {
+    pub(super) fn text(&self, name: &str) -> Result<String> {
         let path = self.file(name);
         fs::read_to_string(&path).map_err(TrainError::io(&path))
     }

@@ -4,17 +4,17 @@ use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::Seed;
 use omma_data::{Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
-    Binning, Gallery, Images, System, Test, TestProtocol, Watcher, linear_baseline,
-    metrics::largest, pixels_for, report::add_pictures,
+    Binning, Gallery, Images, System, Test, TestProtocol, linear_baseline, metrics::largest,
+    pixels_for, report::add_pictures,
 };
 use omma_model::{Mode, ModelConfig, VisionTransformer};
 
-use super::{Fact, Forward, Judging, Measure, Task, TaskScores, Tested, Unit, mimo::pair};
+use super::{Ear, Fact, Forward, Judging, Measure, Task, TaskScores, Tested, Unit, mimo::pair};
 use crate::{
     error::Result,
     recipe::{Recipe, recipe_error},
     resolved::Splits,
-    trainer::{Examples, InputTensor, Learner, Stop},
+    trainer::{Examples, InputTensor, Learner},
 };
 
 const ACCURACY: Measure = Measure { key: "accuracy", title: "accuracy", unit: Unit::Share };
@@ -97,6 +97,10 @@ impl Task for Classification {
         })
     }
 
+    fn class_names(&self) -> Option<&[String]> {
+        Some(&self.classes)
+    }
+
     /// Cross-entropy with the target distribution. Members of an ensemble are all trained on every image
     /// (paper 000 App. C.1); those of MIMO each on their own.
     fn forward(
@@ -136,6 +140,7 @@ impl Task for Classification {
         Ok(Forward {
             examples: labels.len(),
             loss: output.predictions.soft_cross_entropy(targets),
+            value: None,
             auxiliary_loss: output.auxiliary_loss(),
             scores: TaskScores::from_iter([(ACCURACY.key, correct as f64)]),
             routings: output.routings,
@@ -193,16 +198,5 @@ impl Task for Classification {
             facts,
             sections: Box::new(sections),
         })
-    }
-}
-
-/// Hears the wish to stop.
-struct Ear<'a>(&'a Stop);
-
-impl Watcher for Ear<'_> {
-    fn begins(&mut self, _: &str, _: usize) {}
-    fn done(&mut self, _: usize) {}
-    fn stopped(&self) -> bool {
-        self.0.why().is_some()
     }
 }

@@ -4,22 +4,30 @@
 //! A new task is a file here, a variant of [`TaskKind`], and the head that it needs.
 
 mod classification;
+mod contrast;
 mod mimo;
 mod scores;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use burn::tensor::{Device, Tensor};
 use omma_base::Seed;
 use omma_data::{Shared, TargetKind};
-use omma_eval::routing::LayerHealth;
+use omma_eval::{Watcher, routing::LayerHealth};
 use omma_model::{ModelConfig, VisionTransformer};
 use omma_report::Page;
 use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
 
-use self::classification::Classification;
-pub use self::scores::{Measure, TaskScores, Unit};
+pub(crate) use self::contrast::{Part, Pull};
+use self::{
+    classification::Classification,
+    contrast::{Contrast, found_tokenizer},
+};
+pub use self::{
+    contrast::ContrastLoss,
+    scores::{Measure, TaskScores, Unit},
+};
 use crate::{
     error::Result,
     recipe::Recipe,
@@ -34,6 +42,8 @@ pub enum TaskKind {
     /// What does the image show?
     #[default]
     Classification,
+    /// Which text belongs to which image?
+    Contrast,
 }
 
 impl TaskKind {
@@ -41,13 +51,22 @@ impl TaskKind {
     pub fn measures(self) -> &'static [Measure] {
         match self {
             Self::Classification => classification::MEASURES,
+            Self::Contrast => contrast::MEASURES,
         }
     }
 
     /// The task of a recipe on its data.
-    pub(crate) fn of(recipe: &Recipe, data: &Splits) -> Result<Arc<dyn Task>> {
+    ///
+    /// - `run`: the folder of a run that goes on
+    pub(crate) fn of(recipe: &Recipe, data: &Splits, run: Option<&Path>) -> Result<Arc<dyn Task>> {
         match recipe.task {
             Self::Classification => Ok(Arc::new(Classification::new(recipe, data)?)),
+            Self::Contrast => {
+                let task = Contrast::check(recipe, data)
+                    .and_then(|()| found_tokenizer(recipe, run, &data.train))
+                    .and_then(|tokenizer| Contrast::new(recipe, tokenizer));
+                Ok(Arc::new(task?))
+            }
         }
     }
 }
@@ -72,6 +91,20 @@ pub(crate) trait Task: Send + Sync {
     /// Why a run cannot go on with the data as it is, where that has changed too much for its model.
     fn conflict(&self, trained: &ModelConfig) -> Option<String>;
 
+    /// Names of the classes that the model tells apart; nothing where it tells none.
+    fn class_names(&self) -> Option<&[String]>;
+
+    /// Files that belong beside the weights, each with its name.
+    fn files(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// What compares the examples of a whole batch with each other, where a batch cannot be cut into parts
+    /// that know nothing of each other.
+    fn whole_batch(&self) -> Option<&dyn WholeBatch> {
+        None
+    }
+
     /// Runs training examples forwards. Everything random comes from the seed.
     fn forward(
         &self,
@@ -94,6 +127,31 @@ pub(crate) trait Task: Send + Sync {
     ) -> Result<Tested>;
 }
 
+/// A loss over a whole batch that is computed in parts.
+pub(crate) trait WholeBatch: Send + Sync {
+    /// What a part gives to it, by a model without gradients.
+    fn embed(
+        &self,
+        model: &VisionTransformer,
+        examples: Examples,
+        seed: Seed,
+        device: &Device,
+    ) -> Result<Part>;
+
+    /// What it gives back to every part.
+    fn compare(&self, parts: Vec<Part>, device: &Device) -> Vec<Pull>;
+
+    /// Runs a part forwards again, with the gradients of the whole.
+    fn forward_part(
+        &self,
+        learner: &Learner,
+        examples: Examples,
+        pull: Pull,
+        seed: Seed,
+        device: &Device,
+    ) -> Result<Forward>;
+}
+
 /// Where and how a model is judged.
 #[derive(Clone, Copy)]
 pub(crate) struct Judging<'a> {
@@ -109,6 +167,8 @@ pub(crate) struct Forward {
     pub(crate) examples: usize,
     /// `[1]`: the mean loss without the routers' own.
     pub(crate) loss: Tensor<1>,
+    /// What is said to be the loss, where that is not the value of what gradients are taken of.
+    pub(crate) value: Option<f64>,
     /// `[1]`: the routers' own, if they pay.
     pub(crate) auxiliary_loss: Option<Tensor<1>>,
     /// Sums over the examples.
@@ -138,4 +198,15 @@ pub(crate) struct Tested {
     pub(crate) facts: Vec<Fact>,
     /// Adds the test's sections to a page.
     pub(crate) sections: Box<dyn FnOnce(Page) -> Page>,
+}
+
+/// Hears the wish to stop.
+struct Ear<'a>(&'a Stop);
+
+impl Watcher for Ear<'_> {
+    fn begins(&mut self, _: &str, _: usize) {}
+    fn done(&mut self, _: usize) {}
+    fn stopped(&self) -> bool {
+        self.0.why().is_some()
+    }
 }

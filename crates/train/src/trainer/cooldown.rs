@@ -42,11 +42,11 @@ impl Trainer {
         let step = chosen(&trunk, cooldown.from_step)?;
         let Led { mut by, mut earlier } = Led::to(&trunk, step)?;
         let total = match by.train.steps {
-            0 => by.total_steps(Resolved::again(by.clone(), device)?.data.train.len()),
+            0 => by.total_steps(Resolved::again(by.clone(), Some(path), device)?.data.train.len()),
             steps => steps,
         };
         let recipe = by.cooling_down(step, total, cooldown.steps, &cooldown.settings)?;
-        let resolved = Resolved::again(recipe, device)?;
+        let resolved = Resolved::again(recipe, Some(path), device)?;
         let device = device.clone().autodiff();
         let (begin, weights) = Begin::cooling_down(&trunk, &by, step, &resolved, how, &device)?;
         // Passes over other images would be another number of steps.

@@ -24,12 +24,11 @@ use omma_routing::RoutingError;
 pub(crate) use self::{
     average::Average,
     learner::{Examples, Input, InputTensor, Learner},
+    shards::Shards,
+    step::Pass,
 };
 pub use self::{cooldown::Cooldown, finish::TrainingResult, stop::Stop, weights::Weights};
-use self::{
-    divergence::Divergence, interval::Interval, learner::Feed, shards::Shards, step::Pass,
-    stretches::Stretches,
-};
+use self::{divergence::Divergence, interval::Interval, learner::Feed, stretches::Stretches};
 
 use crate::{
     activations::{ActivationLoader, Source, open_or_make},
@@ -144,7 +143,7 @@ impl Trainer {
         let (run, recipe) = RunFolder::open(path)?;
         let run = run.own()?;
         run.tidy()?;
-        let resolved = Resolved::again(recipe, device)?;
+        let resolved = Resolved::again(recipe, Some(path), device)?;
         let device = device.clone().autodiff();
         let begin = Begin::again(&run, &resolved, &run.earlier_stretches()?, how, &device)?;
         Self::new(resolved, run, begin, device)
@@ -169,7 +168,12 @@ impl Trainer {
         let shards = Shards::new(recipe.train.shards)?;
         let stretches = Stretches::new(run.earlier_stretches()?, recipe, data.train.len());
         let logs = Logs::open(&run, progress.step)?;
-        run.write_json("classes.json", &data.train.classes())?;
+        if let Some(classes) = task.class_names() {
+            run.write_json("classes.json", &classes)?;
+        }
+        for (name, text) in task.files() {
+            run.write(name, text)?;
+        }
         run.write_json("environment.json", &Environment::now())?;
         Ok(Self {
             identity: DataIdentity::of(&resolved.data),
@@ -278,13 +282,22 @@ impl Trainer {
         let (step, shards) = (self.progress.step, recipe.train.shards);
         let seed = Seed::new(recipe.seed).named("step").numbered(step);
         let mut sum: Option<Pass> = None;
-        for round in 0..recipe.train.accumulation {
-            let numbers = (round * shards) as u64..((round + 1) * shards) as u64;
+        let task = self.resolved.task.as_ref();
+        let whole = task.whole_batch().filter(|_| recipe.train.parts() > 1);
+        let (rounds, parts) = match whole {
+            Some(_) => (1, recipe.train.parts()),
+            None => (recipe.train.accumulation, shards),
+        };
+        for round in 0..rounds {
+            let numbers = (round * parts) as u64..((round + 1) * parts) as u64;
             let parts = numbers.map(|part| Ok((feed.next()?, seed.numbered(part))));
             let parts = parts.collect::<Result<_>>()?;
-            let task = self.resolved.task.as_ref();
             let model = (&self.model, &self.freezing);
-            for found in self.shards.run(task, model, parts, &self.device) {
+            let found = match whole {
+                Some(whole) => self.shards.run_whole(whole, model, parts, &self.device),
+                None => Ok(self.shards.run(task, model, parts, &self.device)),
+            };
+            for found in found.map_err(|error| self.or_divergence(step + 1, error))? {
                 let found = found.map_err(|error| self.or_divergence(step + 1, error))?;
                 match &mut sum {
                     Some(sum) => sum.add(found),
@@ -436,6 +449,10 @@ impl Trainer {
         let (progress, optimiser) = (self.progress, &self.optimiser);
         checkpoints.add(step, |folder| {
             let model = checkpoint::save(&model, folder)?;
+            for (name, text) in self.resolved.task.files() {
+                let path = folder.join(name);
+                std::fs::write(&path, text).map_err(TrainError::io(&path))?;
+            }
             let recipe = self.stretches.led_to(step).unwrap_or(self.recipe()).to_toml();
             let data = self.identity.clone();
             State::save(folder, Saved { progress, model, recipe, data, optimiser, raw })

@@ -4,7 +4,7 @@
 //! the operations of a small model are too short to be cut up. As on the devices of the papers, each
 //! routes its own images: capacities, priorities and auxiliary losses are those of the shard.
 
-use burn::tensor::Device;
+use burn::{module::Module, tensor::Device};
 use omma_base::Seed;
 use omma_model::VisionTransformer;
 use rayon::ThreadPool;
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::{Result, TrainError},
     freezing::Freezing,
-    task::Task,
+    task::{Task, WholeBatch},
 };
 
 /// Threads that shards are computed on: as many shards at a time as there are threads for.
@@ -50,8 +50,38 @@ impl Shards {
         parts: Vec<(Examples, Seed)>,
         device: &Device,
     ) -> Vec<Result<Pass>> {
-        let each =
-            |(examples, seed)| pass(task, &Learner::of(model, freezing), examples, seed, device);
+        self.each(parts, |(examples, seed)| {
+            let learner = Learner::of(model, freezing);
+            Ok(pass(&learner, task.forward(&learner, examples, seed, device)?))
+        })
+    }
+
+    /// The same with a loss over all parts: first what each gives to it, then each with its gradients.
+    pub(crate) fn run_whole(
+        &self,
+        whole: &dyn WholeBatch,
+        (model, freezing): (&VisionTransformer, &Freezing),
+        parts: Vec<(Examples, Seed)>,
+        device: &Device,
+    ) -> Result<Vec<Result<Pass>>> {
+        let plain = model.clone().valid();
+        let without_gradients = device.clone().inner();
+        let embedded = self.each(parts.clone(), |(examples, seed)| {
+            whole.embed(&plain, examples, seed, &without_gradients)
+        });
+        let embedded = embedded.into_iter().collect::<Result<_>>()?;
+        let pulls = whole.compare(embedded, &without_gradients);
+        Ok(self.each(parts.into_iter().zip(pulls).collect(), |((examples, seed), pull)| {
+            let learner = Learner::of(model, freezing);
+            Ok(pass(&learner, whole.forward_part(&learner, examples, pull, seed, device)?))
+        }))
+    }
+
+    fn each<T: Send, R: Send>(
+        &self,
+        parts: Vec<T>,
+        each: impl Fn(T) -> R + Send + Sync + Copy,
+    ) -> Vec<R> {
         if self.lanes.is_empty() {
             return parts.into_iter().map(each).collect();
         }

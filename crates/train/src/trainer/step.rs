@@ -1,14 +1,9 @@
 //! One forward and backward pass.
 
-use burn::tensor::Device;
-use omma_base::Seed;
 use omma_eval::routing::RoutingTally;
 
-use super::{Examples, Learner, weights::gradients};
-use crate::{
-    error::Result,
-    task::{Forward, Task, TaskScores},
-};
+use super::{Learner, weights::gradients};
+use crate::task::{Forward, TaskScores};
 
 /// What a pass found.
 pub(crate) struct Pass {
@@ -26,25 +21,21 @@ pub(crate) struct Pass {
     pub(crate) routing: RoutingTally,
 }
 
-/// Runs examples forwards and backwards.
-pub(crate) fn pass(
-    task: &dyn Task,
-    learner: &Learner,
-    examples: Examples,
-    seed: Seed,
-    device: &Device,
-) -> Result<Pass> {
-    let Forward { examples, loss, auxiliary_loss, scores, routings } =
-        task.forward(learner, examples, seed, device)?;
+/// Runs what went forwards backwards.
+pub(crate) fn pass(learner: &Learner, forward: Forward) -> Pass {
+    let Forward { examples, loss, value, auxiliary_loss, scores, routings } = forward;
     let routing = RoutingTally::of(&routings);
     let own = auxiliary_loss.clone().map_or(0.0, |loss| f64::from(loss.into_scalar::<f32>()));
     let loss = match auxiliary_loss {
         Some(auxiliary) => loss + auxiliary,
         None => loss,
     };
-    let value = f64::from(loss.clone().into_scalar::<f32>());
+    let value = match value {
+        Some(value) => value + own,
+        None => f64::from(loss.clone().into_scalar::<f32>()),
+    };
     let gradients = gradients(learner.model(), &loss.backward());
-    Ok(Pass { examples, scores, loss: value, auxiliary_loss: own, gradients, routing })
+    Pass { examples, scores, loss: value, auxiliary_loss: own, gradients, routing }
 }
 
 impl Pass {

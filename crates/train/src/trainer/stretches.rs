@@ -111,7 +111,7 @@ impl Trainer {
         recipe.within_run(settings)?;
         let run = run.own()?;
         run.tidy()?;
-        let mut resolved = Resolved::again(recipe, device)?;
+        let mut resolved = Resolved::again(recipe, Some(path), device)?;
         let device = device.clone().autodiff();
         let begin = Begin::again(&run, &resolved, &run.earlier_stretches()?, how, &device)?;
         let (recipe, notes) = resolved.recipe.within_run(settings)?;

@@ -1,5 +1,7 @@
 //! The page at the end of a run: what every task has, around what its task shows.
 
+mod modalities;
+
 use omma_eval::routing::LayerHealth;
 use omma_report::{Bars, Figure, Lines, Page, Series};
 
@@ -60,6 +62,7 @@ pub(crate) fn report(
             )
             .figures(routing(&result.routing, &train));
     }
+    page = modalities::section(page, recipe, &train);
     let page = sections(page).section("Run").table(&["", ""], &about(recipe, outline, result));
     Ok(page.html())
 }
