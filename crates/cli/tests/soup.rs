@@ -149,3 +149,65 @@ fn what_cannot_be_averaged_is_said() {
     assert!(!here.join("soup").exists(), "nothing was written");
     assert!(error(omma(here, &["soup", "a", "-o", "plain"])).contains("--force"));
 }
+
+/// A model that compares images with texts is scored by the names of classes, and its soup reads as it did.
+#[test]
+fn a_model_that_reads_is_scored_by_names_and_keeps_its_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let mut command = omma(here, &["train", "limoe", "--run", "pairs"]);
+    let settings = [
+        "model.patch=16",
+        "model.width=16",
+        "model.heads=2",
+        "model.mlp=32",
+        "model.moe.hidden=16",
+        "model.moe.experts=4",
+        "data.train_samples=300",
+        "data.test_samples=40",
+        "data.validation=0.2",
+        "train.steps=12",
+        "train.batch=16",
+        "train.accumulation=1",
+        "train.shards=1",
+        "train.log_every=4",
+        "train.keep_every=6",
+        "schedule.kind=reverse-sqrt",
+        "schedule.cooldown=0",
+    ];
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    command.assert().success();
+    omma(here, &["train", "--resume", "pairs", "--cooldown", "4", "--from-step", "6"])
+        .assert()
+        .success();
+    let arguments = ["soup", "--all-of", "pairs", "pairs-cooldown-1", "--greedy", "-o", "soup"];
+    let mut command = omma(here, &arguments);
+    command.arg("--json");
+    let found = json(command);
+    assert_eq!(found["measure"], "zero-shot accuracy", "{found}");
+    assert_eq!(found["images"], 60);
+    let tokenizer = |run: &str| fs::read(here.join(run).join("tokenizer.json")).unwrap();
+    assert_eq!(tokenizer("soup"), tokenizer("pairs"));
+    assert_eq!(tokenizer("pairs-cooldown-1"), tokenizer("pairs"));
+    omma(here, &["eval", "soup", "--data", "world", "--limit", "20", "--json"]).assert().success();
+    // Images and texts are logged by themselves.
+    let log = fs::read_to_string(here.join("pairs/metrics.jsonl")).unwrap();
+    let line = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let last = line.filter(|line| line["kind"] == "train").last().unwrap();
+    let modalities = last["routing"][0]["modalities"].as_array().unwrap();
+    assert_eq!(modalities.iter().map(|one| &one["modality"]).collect::<Vec<_>>(), [0, 1]);
+    for one in modalities {
+        let number = |key: &str| one[key].as_f64().unwrap();
+        assert!((number("experts") - number("global_entropy").exp()).abs() < 1e-9);
+        assert!((1.0..=4.0 + 1e-9).contains(&number("experts")), "{one}");
+        assert!((0.25..=1.0).contains(&number("largest_gate")), "{one}");
+        assert!(
+            number("local_entropy") <= number("global_entropy") + 1e-9,
+            "entropy is concave: {one}"
+        );
+    }
+    let page = fs::read_to_string(here.join("pairs/report.html")).unwrap();
+    assert!(page.contains("Experts by modality"));
+}
