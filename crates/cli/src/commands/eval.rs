@@ -493,6 +493,14 @@ fn show_test(evaluation: &Evaluation, test: &TestRecord) -> Result<()> {
     let header = ["", "error"].into_iter().chain(top5).chain(["NLL", "Brier", "ECE"]);
     let header: Vec<String> = header.map(str::to_owned).collect();
     say(table_of(&header, &shown.rows, 1))?;
+    let prompts = evaluation.contrast.as_ref().and_then(|found| found.prompts.as_ref());
+    if let Some(prompts) = prompts {
+        let sentences = match prompts.templates.len() {
+            1 => "one sentence".to_owned(),
+            count => format!("{count} sentences"),
+        };
+        say(format!("zero-shot: classes are known by their names alone, each in {sentences}"))?;
+    }
     if let Some(scaled) = &evaluation.temperature {
         let images = crate::table::grouped(scaled.fitted_on as u64);
         say(format!("the temperature is fitted on {images} images that training held out"))?;

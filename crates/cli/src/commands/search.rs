@@ -108,7 +108,7 @@ impl Search {
         let embedder = Embedder::read(&self.subject, device)?;
         let wanted = match &self.image {
             Some(path) => embedder.pictures(&[embedder.fitted(&Picture::open(path)?)])?,
-            None => embedder.texts(&[query.clone()], 1)?,
+            None => embedder.texts(std::slice::from_ref(&query), 1)?,
         };
         let Collection { index, embedded, removed } = self.collect(&embedder, &folder, photos)?;
         if index.photos.is_empty() {

@@ -280,10 +280,8 @@ mod tests {
                 study.run_folder(folder, single, 1),
                 study.run_folder(folder, pair, pair.seeds(1, 3)[0])
             );
-            assert_ne!(
-                study.eval_folder(folder, single, 1, None),
-                study.eval_folder(folder, pair, 1, None)
-            );
+            let evals = |system| study.eval_folder(folder, system, 1, None);
+            assert_ne!(evals(single), evals(pair));
         }
         assert!(Study::find("e4").err().unwrap().to_string().contains("e3"));
     }

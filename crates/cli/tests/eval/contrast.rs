@@ -80,8 +80,13 @@ fn classes_and_captions_are_judged_at_once() {
     assert!(message.contains("bad.txt: line 2 has no {}"), "{message}");
     let paper = omma(at, &[&evaluate[..6], &["--set", "moe.inference_capacity_ratio=16"]].concat());
     let text = shown(paper);
-    for part in ["error", "text → image", "median rank", "pairs told apart", "captions: 40 texts"]
-    {
+    for part in [
+        "each in 8 sentences",
+        "text → image",
+        "median rank",
+        "pairs told apart",
+        "captions: 40 texts",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -60,6 +60,12 @@ impl Tokenizer {
     }
 }
 
+/// Calls the library, which stops where some files are not what it expects, such as tables of characters that lead
+/// out of themselves.
+fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).ok()
+}
+
 /// As much of a text as is looked at, and whether that is all of it.
 fn beginning(text: &str) -> (&str, bool) {
     let end = text.floor_char_boundary(LONGEST);

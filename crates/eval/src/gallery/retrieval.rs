@@ -46,7 +46,6 @@ fn row(query: &Query, found: &Contrast, resolution: Resolution) -> PictureRow {
             good: Some(good),
             caption: if good { format!("its own, number {place}") } else { String::new() },
             detail: similarity.map(|value| format!("{value:.3}")).unwrap_or_default(),
-            ..PictureCard::default()
         })
     };
     PictureRow {

@@ -216,12 +216,9 @@ impl CaptionRecord {
             let chance = recall.chance.each().map(|(_, share)| digits::percent(*share, 1));
             let median = format!("{}", recall.median_rank);
             let counted = |count: usize| count.to_string();
-            vec![
-                [way.to_owned(), counted(recall.queries), counted(recall.candidates)].to_vec(),
-                shares.collect(),
-                vec![median, chance.join(", ")],
-            ]
-            .concat()
+            let counts = [way.to_owned(), counted(recall.queries), counted(recall.candidates)];
+            let rest = [median, chance.join(", ")];
+            counts.into_iter().chain(shares).chain(rest).collect::<Vec<String>>()
         };
         self.ways().map(row).to_vec()
     }

@@ -294,6 +294,11 @@ fn tokenizers() {
         file("data/tests/data/clip-tokenizer.json"),
         file("data/tests/data/t5-tokenizer.json"),
     ];
+    let tables = String::from_utf8(seeds[1].clone()).unwrap().replace(
+        r#"{"type": "NFKC"}"#,
+        r#"{"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAA="}"#,
+    );
+    seeds.push(tables.into_bytes());
     for kind in [TokenizerKind::Unigram, TokenizerKind::Bpe] {
         let captions = ["a red bird", "a blue bird, a red fish"].map(str::to_owned);
         let learned = Tokenizer::learn(captions.into_iter(), kind, 60).unwrap();

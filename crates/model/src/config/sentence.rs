@@ -283,6 +283,7 @@ mod tests {
             ("e3-", "an E³ of two members with"),
             ("softmoe-", "a Soft MoE of"),
             ("vimoe-", "a ViMoE of"),
+            ("limoe-", "a LIMoE of"),
         ];
         for name in presets::names() {
             let config = preset(&name).unwrap();

@@ -21,6 +21,7 @@ use crate::{
 
 /// What a model makes of its tokens.
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one per model, next to megabytes of values")]
 pub enum Head {
     /// One prediction per image.
     Classifier(Classifier),

@@ -31,7 +31,7 @@ fn config(settings: &[&str]) -> ModelConfig {
 /// A model whose classifier is not 0, as if it had been trained.
 fn trained(config: &ModelConfig, device: &Device) -> VisionTransformer {
     let mut model = config.init(Seed::new(3), device).unwrap();
-    let Head::Classifier(head) = &mut model.head;
+    let Head::Classifier(head) = &mut model.head else { panic!("it is a classifier") };
     if let Some(head) = &mut head.linear {
         let random = random::<2>(head.weight.lazy_shape().dims(), Seed::new(4), device);
         head.weight = burn::module::Param::from_tensor(random);
