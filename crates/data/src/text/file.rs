@@ -8,12 +8,12 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
-use tokenizers::{ModelWrapper, Tokenizer as Pipeline, normalizers::Precompiled};
+use tokenizers::{ModelWrapper, Tokenizer as Pipeline};
 
 use super::{
     Ids, Tokenizer,
     frame::{Frame, Processor},
-    guarded,
+    guarded, tables,
 };
 use crate::{DataError, Result};
 
@@ -161,7 +161,7 @@ impl<'a> File<'a> {
         let Parts { version, added_tokens, normalizer, pre_tokenizer, model, .. } = &self.parts;
         let text = |part: &Option<&'a RawValue>, none| part.map_or(none, RawValue::get);
         if let Some(normalizer) = normalizer {
-            check_tables(&serde_json::from_str(normalizer.get())?)?;
+            tables::check(&serde_json::from_str(normalizer.get())?)?;
         }
         let json = format!(
             r#"{{"version":{},"added_tokens":{},"normalizer":{},"pre_tokenizer":{},"model":{model}}}"#,
@@ -174,20 +174,6 @@ impl<'a> File<'a> {
         pipeline.set_encode_special_tokens(true);
         make_certain(&mut pipeline);
         Ok(pipeline)
-    }
-}
-
-/// SentencePiece's tables of characters, wherever they are in a normaliser: the library expects that they can be read.
-fn check_tables(normalizer: &serde_json::Value) -> serde_json::Result<()> {
-    match normalizer {
-        serde_json::Value::Object(fields) => {
-            if fields.get("type").is_some_and(|kind| kind == "Precompiled") {
-                Precompiled::deserialize(normalizer)?;
-            }
-            fields.values().try_for_each(check_tables)
-        }
-        serde_json::Value::Array(parts) => parts.iter().try_for_each(check_tables),
-        _ => Ok(()),
     }
 }
 
