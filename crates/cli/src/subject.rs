@@ -135,7 +135,10 @@ pub(crate) fn fingerprint(recipe: &Recipe) -> String {
 }
 
 /// The tokenizer beside a model's weights, or in one of the folders; nothing for a model that reads no texts.
-fn tokenizer_of(model: &VisionTransformer, places: &[&Path]) -> Result<Option<Tokenizer>> {
+pub(crate) fn tokenizer_of(
+    model: &VisionTransformer,
+    places: &[&Path],
+) -> Result<Option<Tokenizer>> {
     if !model.reads() {
         return Ok(None);
     }

@@ -26,9 +26,9 @@ use crate::{
 
 /// Turn images and texts into vectors that can be compared.
 ///
-/// A row of length 1 per image and per text, images first, in the order in which they are given; the product of two rows is
-/// how much they are alike. A .npy file has the rows alone, a .safetensors file a tensor "embeddings" and the rows'
-/// names as a JSON list in its metadata.
+/// A row of length 1 per image and per text, images first, in the order in which they are given; the
+/// product of two rows is how much they are alike. A .npy file has the rows alone, a .safetensors file a
+/// tensor "embeddings" and the rows' names as a JSON list in its metadata.
 ///
 /// Examples:
 ///   omma embed runs/limoe-1 photos/ -o photos.npy

@@ -2,26 +2,26 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use burn::tensor::{Device, Int, Tensor, TensorData};
-use omma_data::{
-    Batch, Picture,
-    text::{TextCounts, Tokenizer},
-};
-use omma_eval::{images_of, pixels_for};
-use omma_model::{Mode, TextConfig, VisionTransformer, checkpoint};
+use anyhow::{Result, bail};
+use burn::tensor::Device;
+use omma_base::Seed;
+use omma_data::{Batch, Picture};
+use omma_eval::{EvalError, Reader, Watcher, images_of, pixels_for};
+use omma_model::{VisionTransformer, checkpoint};
 
 use crate::{
     commands::{check_exists, note_margin},
     screen::Activity,
-    subject::checkpoint_of,
+    subject::{checkpoint_of, tokenizer_of},
     table::note,
+    watch::Watch,
 };
 
 /// Turns images and texts into vectors of length 1.
 pub(crate) struct Embedder {
     model: VisionTransformer,
-    text: TextConfig,
+    /// As the user named it.
+    path: PathBuf,
     /// Where its weights are.
     checkpoint: PathBuf,
     /// Tells its vectors from those of other models.
@@ -43,15 +43,16 @@ impl Embedder {
         let activity = Activity::new(format!("reading {shown}"));
         let (model, identity) = checkpoint::load_identified(&checkpoint, device)?;
         drop(activity);
-        let Some(text) = model.config().text.clone() else {
+        if !model.reads() {
             bail!(
                 "{shown} reads no text: it is {}; `omma train limoe` makes a model that does",
                 model.config().in_words()
             );
-        };
+        }
         note_margin(&model.config().image);
         let identity = serde_json::to_value(&identity)?.as_str().unwrap_or_default().to_owned();
-        Ok(Self { model, text, checkpoint, identity, device: device.clone() })
+        let (path, device) = (path.to_owned(), device.clone());
+        Ok(Self { model, path, checkpoint, identity, device })
     }
 
     /// Numbers of a vector.
@@ -69,56 +70,31 @@ impl Embedder {
         if pictures.is_empty() {
             return Ok(Vec::new());
         }
-        let mut batch = Batch::unlabelled(pictures, 0, &pixels_for(&self.model.config().image));
+        let config = self.model.config();
+        let mut batch = Batch::unlabelled(pictures, 0, &pixels_for(&config.image));
         let images = images_of(&mut batch, &self.device);
-        self.values(self.model.embed_images(images, &Mode::Inference)?.embeddings)
+        let mode = config.prediction_mode(Seed::new(0));
+        let vectors = self.model.embed_images(images, &mode)?.embeddings;
+        let vectors: Vec<f32> = vectors.try_into_vec_as().expect("embeddings are floats");
+        match vectors.iter().all(|value| value.is_finite()) {
+            true => Ok(vectors),
+            false => bail!("{} makes vectors that are not numbers", self.path.display()),
+        }
     }
 
     /// `[B, E]`: the vectors of texts.
     pub(crate) fn texts(&self, texts: &[String], batch: usize) -> Result<Vec<f32>> {
-        let tokenizer = self.tokenizer()?;
-        let mut vectors = Vec::with_capacity(texts.len() * self.width());
-        let mut counts = TextCounts::default();
-        let activity = Activity::counted("texts", "text", 0, texts.len() as u64);
-        for texts in texts.chunks(batch.max(1)) {
-            let (ids, found) = tokenizer.encode_all(texts, self.text.length);
-            counts += found;
-            let shape = [texts.len(), self.text.length];
-            let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, shape), &self.device);
-            vectors.extend(self.values(self.model.embed_texts(ids, &Mode::Inference)?.embeddings)?);
-            activity.add(texts.len() as u64);
-        }
+        let tokenizer = tokenizer_of(&self.model, &[&self.checkpoint, &self.path])?;
+        let tokenizer = tokenizer
+            .ok_or_else(|| EvalError::NoTokenizer { model: self.path.display().to_string() })?;
+        let reader = Reader::new(&self.model, &tokenizer, &self.device)?;
+        let mut watch = Watch::new();
+        watch.begins("texts", texts.len());
+        let (vectors, counts) = reader.texts(texts, batch, &mut watch)?;
+        drop(watch);
         if counts.unknown + counts.empty + counts.cut > 0 {
             note(counts);
         }
-        Ok(vectors)
-    }
-
-    fn values(&self, embeddings: Tensor<2>) -> Result<Vec<f32>> {
-        let values: Vec<f32> = embeddings.try_into_vec_as().expect("embeddings are floats");
-        match values.iter().all(|value| value.is_finite()) {
-            true => Ok(values),
-            false => bail!("{} makes vectors that are not numbers", self.checkpoint.display()),
-        }
-    }
-
-    fn tokenizer(&self) -> Result<Tokenizer> {
-        let path = checkpoint::tokenizer_path(&self.checkpoint);
-        if !path.exists() {
-            bail!(
-                "{} has no {}, which says how words become tokens; copy there the one that it was trained with",
-                self.checkpoint.display(),
-                checkpoint::TOKENIZER
-            );
-        }
-        let tokenizer = Tokenizer::read(&path).context("the tokenizer of the model")?;
-        let (has, takes) = (tokenizer.vocabulary(), self.text.vocabulary);
-        if has > takes {
-            bail!(
-                "{} has {has} tokens, but the model knows {takes}; it was trained with another one",
-                path.display()
-            );
-        }
-        Ok(tokenizer)
+        Ok(vectors.values().to_vec())
     }
 }

@@ -1,8 +1,8 @@
 //! The vectors of a folder's photos, kept beside them.
 //!
-//! `photos/.omma-search/` has a file per model, named by what tells its checkpoint from others: a tensor `[N, E]`, and a
-//! note with the photos' names, sizes and times and a checksum of all of it. A photo whose size and time are
-//! the same is the same photo.
+//! `photos/.omma-search/` has a file per model, named by what tells its checkpoint from others: a tensor
+//! `[N, E]`, and a note with the photos' names, sizes and times and a checksum of all of it. A photo whose size
+//! and time are the same is the same photo.
 
 use std::{
     borrow::Cow,

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use tokenizers::Encoding;
 
-use super::{PAD, TextCounts, Tokenizer, beginning};
+use super::{PAD, TextCounts, Tokenizer, beginning, guarded};
 
 /// One text as a model takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,12 +55,12 @@ impl Tokenizer {
     /// A vocabulary without a token for that leaves it out; then it is the characters that no token covers. Text may
     /// also spell padding, whose id means that there is no text: that is unknown too.
     fn own_tokens(&self, text: &str) -> (Vec<u32>, usize) {
-        // Nothing that parsing has let through fails here; if it did, the text would have no tokens.
-        let encoding = match self.unknown {
+        let encoding = guarded(|| match self.unknown {
             Some(_) => self.pipeline.encode_fast(text, false),
             None => self.pipeline.encode(text, false),
-        };
-        let encoding = encoding.unwrap_or_default();
+        });
+        // What works on the texts that parsing tries fails with no other but in a file that is made to.
+        let Some(Ok(encoding)) = encoding else { return (Vec::new(), 1) };
         let padding = self.ids.padding();
         let is_padding = |id: &u32| Some(*id) == padding;
         let mut ids = encoding.get_ids().to_vec();

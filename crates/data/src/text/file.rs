@@ -7,11 +7,13 @@ use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
+use serde_json::value::RawValue;
 use tokenizers::{ModelWrapper, Tokenizer as Pipeline};
 
 use super::{
     Ids, Tokenizer,
     frame::{Frame, Processor},
+    guarded, tables,
 };
 use crate::{DataError, Result};
 
@@ -37,27 +39,26 @@ impl Tokenizer {
 
     /// A `tokenizer.json` in memory.
     ///
-    /// Padding is the token that the file pads with, or one called `<pad>` or `[PAD]`, unless every text has it anyway (as where CLIP's
-    /// end of text is padding too): then, and where there is none, the file has no padding.
+    /// Padding is the token that the file pads with, or one called `<pad>` or `[PAD]`, unless every text has it
+    /// anyway (as where CLIP's end of text is padding too): then, and where there is none, the file has no
+    /// padding.
     pub fn parse(json: &[u8]) -> Result<Self> {
         let refused = |why: String| DataError::Tokenizer(why);
         let json = str::from_utf8(json).map_err(|_| refused("it is not text in UTF-8".into()))?;
         let broken = |error: &dyn fmt::Display| {
             refused(format!("it is not a tokenizer that can be read: {error}"))
         };
-        let head: Head = serde_json::from_str(json).map_err(|error| broken(&error))?;
-        let Longest(longest) = head.model.vocab;
+        let file = File::parse(json).map_err(|error| broken(&error))?;
+        let longest = file.model.vocab.0;
         if longest > LONGEST_PIECE {
             let why =
                 format!("it has a piece of {longest} bytes, and at most {LONGEST_PIECE} are read");
             return Err(refused(why));
         }
-        let mut pipeline: Pipeline = json.parse().map_err(|error| broken(&error))?;
-        pipeline.with_padding(None);
-        pipeline.with_truncation(None).map_err(|error| broken(&error))?;
-        pipeline.set_encode_special_tokens(true);
-        make_certain(&mut pipeline);
-
+        file.model.check_merges().map_err(refused)?;
+        let pipeline =
+            guarded(|| file.pipeline()).unwrap_or_else(|| Err("it stops the reader".into()));
+        let pipeline = pipeline.map_err(|error| broken(&error))?;
         let own = own_ids(&pipeline);
         if own > MOST_IDS {
             return Err(refused(format!(
@@ -65,21 +66,22 @@ impl Tokenizer {
                 own - 1
             )));
         }
-        let unknown = match (&head.model.unk_token, head.model.unk_id) {
+        let unknown = match (&file.model.unk_token, file.model.unk_id) {
             (Some(token), _) => pipeline.token_to_id(token),
             (None, id) => id,
         };
         if unknown.is_some_and(|id| id as usize >= own) {
             return Err(refused("it has no token for what it does not know".into()));
         }
-        let frame = head.post_processor.map_or_else(|| Ok(Frame::default()), |one| one.frame());
+        let frame =
+            file.post_processor.as_ref().map_or_else(|| Ok(Frame::default()), Processor::frame);
         let frame = frame.map_err(refused)?;
         if let Some(id) = frame.ids().find(|&id| id as usize >= own) {
             let why = format!("it adds the token {id} to every text, but has ids below {own}");
             return Err(refused(why));
         }
         let named = || PADDINGS.iter().find_map(|name| pipeline.token_to_id(name));
-        let padding = head.padding.map(|padding| padding.pad_id).or_else(named);
+        let padding = file.padding.as_ref().map(|padding| padding.pad_id).or_else(named);
         let padding = padding.filter(|&id| (id as usize) < own && frame.ids().all(|one| one != id));
         let ids = padding.map_or(Ids::Shifted, Ids::Swapped);
         check_use(&pipeline)?;
@@ -91,7 +93,9 @@ impl Tokenizer {
 /// Tries it on a text with a symbol that no vocabulary has.
 fn check_use(pipeline: &Pipeline) -> Result<()> {
     for text in ["", "A red bird.", "\u{10fffd} x"] {
-        pipeline.encode(text, false).map_err(|error| {
+        let encoded = guarded(|| pipeline.encode(text, false).map(drop));
+        let encoded = encoded.unwrap_or_else(|| Err("it stops the encoder".into()));
+        encoded.map_err(|error| {
             DataError::Tokenizer(format!("it cannot encode every text: {error}"))
         })?;
     }
@@ -116,14 +120,61 @@ fn make_certain(pipeline: &mut Pipeline) {
     }
 }
 
-/// What the library does not tell of a file, or too late.
-#[derive(Deserialize)]
-struct Head {
-    #[serde(default)]
+/// A file in its parts. The library gets those that it is used for, without those in which it trusts the file.
+struct File<'a> {
+    parts: Parts<'a>,
     padding: Option<Padding>,
-    #[serde(default)]
     post_processor: Option<Processor>,
     model: ModelHead,
+}
+
+#[derive(Deserialize)]
+struct Parts<'a> {
+    #[serde(borrow, default)]
+    version: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    padding: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    added_tokens: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(borrow)]
+    model: &'a RawValue,
+}
+
+impl<'a> File<'a> {
+    fn parse(json: &'a str) -> serde_json::Result<Self> {
+        let parts: Parts = serde_json::from_str(json)?;
+        let padding = parts.padding.map_or(Ok(None), |text| serde_json::from_str(text.get()))?;
+        let processor = parts.post_processor;
+        let post_processor = processor.map_or(Ok(None), |text| serde_json::from_str(text.get()))?;
+        let model = serde_json::from_str(parts.model.get())?;
+        Ok(Self { parts, padding, post_processor, model })
+    }
+
+    /// From words to pieces, without what comes behind that.
+    fn pipeline(&self) -> tokenizers::Result<Pipeline> {
+        let Parts { version, added_tokens, normalizer, pre_tokenizer, model, .. } = &self.parts;
+        let text = |part: &Option<&'a RawValue>, none| part.map_or(none, RawValue::get);
+        if let Some(normalizer) = normalizer {
+            tables::check(&serde_json::from_str(normalizer.get())?)?;
+        }
+        let json = format!(
+            r#"{{"version":{},"added_tokens":{},"normalizer":{},"pre_tokenizer":{},"model":{model}}}"#,
+            text(version, "\"1.0\""),
+            text(added_tokens, "[]"),
+            text(normalizer, "null"),
+            text(pre_tokenizer, "null"),
+        );
+        let mut pipeline: Pipeline = json.parse()?;
+        pipeline.set_encode_special_tokens(true);
+        make_certain(&mut pipeline);
+        Ok(pipeline)
+    }
 }
 
 #[derive(Deserialize)]
@@ -137,7 +188,44 @@ struct ModelHead {
     unk_id: Option<u32>,
     #[serde(default)]
     unk_token: Option<String>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    merges: Vec<Merge>,
     vocab: Longest,
+}
+
+/// Two pieces that become one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Pair(String, String),
+    Line(String),
+}
+
+impl ModelHead {
+    /// The library puts merged pieces together where there is room for the longest of the vocabulary alone.
+    fn check_merges(&self) -> Result<(), String> {
+        let prefix = self.continuing_subword_prefix.as_deref().unwrap_or_default();
+        let pairs = self.merges.iter().filter_map(|merge| match merge {
+            Merge::Pair(left, right) => Some((left.as_str(), right.as_str())),
+            Merge::Line(line) => line.split_once(' '),
+        });
+        for (left, right) in pairs {
+            let rest = match right.strip_prefix(prefix) {
+                Some(rest) => rest,
+                None => {
+                    return Err(format!("it merges {right}, which does not begin with {prefix}"));
+                }
+            };
+            if left.len() + rest.len() > self.vocab.0 {
+                return Err(format!(
+                    "it merges {left} and {rest} to a piece that it does not have"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Bytes of the longest text in a list or a table. The library holds pieces in a tree that is as deep as the longest,
@@ -286,6 +374,13 @@ mod tests {
         assert!(why(adds).contains("4000"));
         let far = changed(CLIP, |json| json["model"]["vocab"]["a"] = u32::MAX.into());
         assert!(why(far).contains("4194304"));
+        let merged =
+            changed(CLIP, |json| json["model"]["merges"][0] = "<|endoftext|> dog</w>".into());
+        assert!(why(merged).contains("does not have"));
+        let begins = changed(CLIP, |json| {
+            json["model"]["continuing_subword_prefix"] = "##".into();
+        });
+        assert!(why(begins).contains("##"));
         let long = changed(T5, |json| json["model"]["vocab"][4][0] = "x".repeat(100_000).into());
         assert!(why(long).contains("100000 bytes"));
     }

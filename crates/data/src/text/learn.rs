@@ -1,8 +1,8 @@
 //! A vocabulary from captions.
 //!
-//! Both kinds read text as SentencePiece does for T5 (paper 002 App. A): NFKC and lower case, runs of white space are
-//! one space, a space is part of the word behind it (`▁bird`). The first ids are T5's: `<pad>` 0, `</s>` 1, which ends every
-//! text, `<unk>` 2.
+//! Both kinds read text as SentencePiece does for T5 (paper 002 App. A): NFKC and lower case, runs of white
+//! space are one space, a space is part of the word behind it (`▁bird`). The first ids are T5's: `<pad>` 0,
+//! `</s>` 1, which ends every text, `<unk>` 2.
 //!
 //! The same captions make the same file.
 

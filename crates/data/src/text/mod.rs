@@ -1,7 +1,7 @@
 //! Texts, from words to the ids that a model embeds.
 //!
-//! A [`Tokenizer`] is a `tokenizer.json` as Hugging Face's libraries write it, used as it is ([`read`](Tokenizer::read)),
-//! or learned from captions ([`learn`](Tokenizer::learn)). Either way a text becomes exactly as many ids as the
+//! A [`Tokenizer`] is a `tokenizer.json` as Hugging Face's libraries write it, used as it is
+//! ([`read`](Tokenizer::read)), or learned from captions ([`learn`](Tokenizer::learn)). Either way a text becomes exactly as many ids as the
 //! model takes: what is longer is cut in front of the tokens that every text ends with, what is shorter is padded
 //! with [`PAD`], and both are counted. A text without any words is its ending alone.
 
@@ -11,6 +11,7 @@ mod file;
 mod frame;
 mod ids;
 mod learn;
+mod tables;
 mod unigram;
 
 pub use self::{counts::TextCounts, encode::Encoded, learn::TokenizerKind};
@@ -58,6 +59,11 @@ impl Tokenizer {
         };
         ids.iter().map(word).collect()
     }
+}
+
+/// Calls the library, which stops where a file is not what it expects; what is known of that is refused before.
+fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).ok()
 }
 
 /// As much of a text as is looked at, and whether that is all of it.

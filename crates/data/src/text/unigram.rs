@@ -1,11 +1,11 @@
 //! The pieces that make words most likely, as SentencePiece finds them (Kudo 2018).
 //!
-//! Every piece has a probability of its own, and a word that of all the ways to put it together. It begins with every
-//! part of a word that occurs twice; expectation–maximisation gives the pieces their probabilities, and those that words
-//! would miss least are left out, a quarter at a time.
+//! Every piece has a probability of its own, and a word that of all the ways to put it together. It begins with
+//! every part of a word that occurs twice; expectation–maximisation gives the pieces their probabilities, and
+//! those that words would miss least are left out, a quarter at a time.
 //!
-//! The library's trainer begins with what two different words share, so that a word which has no relatives is never a
-//! piece; captions of a small world are made of such words. Nothing here depends on threads or chance.
+//! The library's trainer begins with what two different words share, so that a word which has no relatives is
+//! never a piece; captions of a small world are made of such words. Nothing here depends on threads or chance.
 
 use std::{
     cmp::Reverse,
