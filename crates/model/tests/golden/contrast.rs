@@ -264,7 +264,7 @@ fn expect_gradients(case: &Case, model: &VisionTransformer, gradients: &Gradient
 }
 
 fn three(of: impl Fn(&str) -> String) -> Vec<String> {
-    ["query", "key", "value"].map(|part| of(part)).to_vec()
+    ["query", "key", "value"].map(of).to_vec()
 }
 
 fn one_tower_names(ours: &str) -> Vec<String> {
