@@ -65,7 +65,7 @@ impl Unit {
     }
 
     fn value(self) -> usize {
-        (self.0 & (1 << 31) - 1) as usize
+        (self.0 & ((1 << 31) - 1)) as usize
     }
 
     fn label(self) -> usize {
