@@ -268,22 +268,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_studies_are_whole_and_ensembles_share_models() {
+    fn the_studies_are_whole() {
         for (name, _) in STUDIES {
             let study = Study::find(name).unwrap();
             assert_eq!(study.name, *name);
-            let folder = Path::new("x");
-            let of = |label: &str| study.systems.iter().find(|s| s.label == label).unwrap();
-            let (single, pair) = (of("V-MoE (K=1)"), of("V-MoE (K=1) ensemble of 2"));
-            assert_eq!(pair.seeds(1, 3), [1, 4]);
-            assert_eq!(
-                study.run_folder(folder, single, 1),
-                study.run_folder(folder, pair, pair.seeds(1, 3)[0])
-            );
-            let evals = |system| study.eval_folder(folder, system, 1, None);
-            assert_ne!(evals(single), evals(pair));
+            for system in &study.systems {
+                study.recipe(system, &[]).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+            }
+            assert!(study.systems.iter().any(|system| system.label == study.baseline), "{name}");
         }
         assert!(Study::find("e4").err().unwrap().to_string().contains("e3"));
+    }
+
+    #[test]
+    fn an_ensemble_has_its_first_model_in_common_with_the_single_ones() {
+        let study = Study::find("e3").unwrap();
+        let folder = Path::new("x");
+        let of = |label: &str| study.systems.iter().find(|s| s.label == label).unwrap();
+        let (single, pair) = (of("V-MoE (K=1)"), of("V-MoE (K=1) ensemble of 2"));
+        assert_eq!(pair.seeds(1, 3), [1, 4]);
+        assert_eq!(
+            study.run_folder(folder, single, 1),
+            study.run_folder(folder, pair, pair.seeds(1, 3)[0])
+        );
+        let evals = |system, by| study.eval_folder(folder, system, 1, by);
+        assert_ne!(evals(single, None), evals(pair, None));
+        assert_ne!(evals(single, None), evals(single, Some("world-unseen")));
     }
 
     #[test]
