@@ -7,7 +7,8 @@ use burn::tensor::{Device, Tensor};
 use omma_base::Seed;
 use omma_data::{Shared, TargetKind, Targets, text::Tokenizer};
 use omma_eval::{
-    ContrastProtocol, Images, Reader, Templates, Watcher, contrast, report::add_contrast,
+    ContrastProtocol, Images, Reader, Templates, Watcher, contrast, metrics::ContrastiveAccuracy,
+    report::add_contrast,
 };
 use omma_model::{
     Mode, ModelConfig, Pairs, VisionTransformer, checkpoint::TOKENIZER, sigmoid_contrast,
@@ -167,8 +168,10 @@ impl Task for Contrast {
 
     fn about_learning(&self) -> Option<String> {
         Some(format!(
-            "Training accuracy is the share of images whose own text is the most alike of the {} of their batch.",
-            self.batch
+            "Training pairs are told apart among the {} of their batch, held-out ones among up to {}, which is \
+             harder.",
+            self.batch,
+            ContrastiveAccuracy::BATCH
         ))
     }
 
