@@ -194,8 +194,8 @@ fn a_model_that_reads_is_scored_by_names_and_keeps_its_tokenizer() {
     omma(here, &["eval", "soup", "--data", "world", "--limit", "20", "--json"]).assert().success();
     // Images and texts are logged by themselves.
     let log = fs::read_to_string(here.join("pairs/metrics.jsonl")).unwrap();
-    let line = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let last = line.filter(|line| line["kind"] == "train").next_back().unwrap();
+    let mut line = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let last = line.rfind(|line| line["kind"] == "train").unwrap();
     let modalities = last["routing"][0]["modalities"].as_array().unwrap();
     assert_eq!(modalities.iter().map(|one| &one["modality"]).collect::<Vec<_>>(), [0, 1]);
     for one in modalities {
