@@ -51,6 +51,8 @@ pub enum Kind {
     ZeroShot,
     /// Finding images by texts and texts by images.
     Retrieval,
+    /// A class for every pixel.
+    Segmentation,
     /// Nothing in this workspace answers for it yet.
     NotYet,
 }
@@ -80,8 +82,8 @@ const KINDS: &[(&str, Kind)] = &[
     ("Contrastive softmax loss", Kind::Contrast),
     ("Text-to-image and image-to-text recall", Kind::Retrieval),
     ("Zero-shot classifier", Kind::ZeroShot),
-    // Not yet: segmentation, and subsets of soft experts.
-    ("Linear segmentation head", Kind::NotYet),
+    ("Linear segmentation head", Kind::Segmentation),
+    // Not yet: subsets of soft experts.
     ("Best subset of a Soft MoE's experts", Kind::NotYet),
 ];
 
@@ -108,6 +110,7 @@ impl Kind {
             Self::Contrast,
             Self::ZeroShot,
             Self::Retrieval,
+            Self::Segmentation,
             Self::NotYet,
         ];
         !others.contains(&self)

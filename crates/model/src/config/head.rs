@@ -96,12 +96,30 @@ impl Default for ContrastConfig {
     }
 }
 
+/// One prediction per patch: a linear classifier on the patch tokens, whose logits are interpolated to pixels
+/// (paper 003 §5, as DINOv2's linear segmentation).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SegmenterConfig {
+    /// Classes of pixels.
+    pub classes: usize,
+}
+
+impl Default for SegmenterConfig {
+    /// Those of ADE20K.
+    fn default() -> Self {
+        Self { classes: 150 }
+    }
+}
+
 /// What a model makes of its tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum HeadConfig {
     /// One prediction per image.
     Classifier(ClassifierConfig),
+    /// One prediction per patch.
+    Segmenter(SegmenterConfig),
     /// One vector per image and per text.
     Contrast(ContrastConfig),
 }
@@ -117,7 +135,7 @@ impl HeadConfig {
     pub fn classifier(&self) -> Option<&ClassifierConfig> {
         match self {
             Self::Classifier(classifier) => Some(classifier),
-            Self::Contrast(_) => None,
+            Self::Segmenter(_) | Self::Contrast(_) => None,
         }
     }
 
@@ -125,14 +143,24 @@ impl HeadConfig {
     pub fn contrast(&self) -> Option<&ContrastConfig> {
         match self {
             Self::Contrast(contrast) => Some(contrast),
-            Self::Classifier(_) => None,
+            Self::Classifier(_) | Self::Segmenter(_) => None,
         }
     }
 
-    /// How an image's tokens become its features.
+    /// The classes of patches, if these are what it tells.
+    pub fn segmenter(&self) -> Option<&SegmenterConfig> {
+        match self {
+            Self::Segmenter(segmenter) => Some(segmenter),
+            Self::Classifier(_) | Self::Contrast(_) => None,
+        }
+    }
+
+    /// How an image's tokens become its features. Those of a segmenter's images, which decide nothing, are the
+    /// mean of their patches, normalised before it.
     pub fn pooling(&self) -> Pooling {
         match self {
             Self::Classifier(classifier) => classifier.pooling,
+            Self::Segmenter(_) => Pooling::Mean,
             Self::Contrast(contrast) => contrast.pooling,
         }
     }
@@ -141,6 +169,7 @@ impl HeadConfig {
     pub fn classes(&self) -> usize {
         match self {
             Self::Classifier(classifier) => classifier.classes,
+            Self::Segmenter(segmenter) => segmenter.classes,
             Self::Contrast(contrast) => contrast.classes,
         }
     }
@@ -151,6 +180,7 @@ impl HeadConfig {
             Self::Classifier(classifier) => {
                 Self::Classifier(ClassifierConfig { classes, ..classifier })
             }
+            Self::Segmenter(_) => Self::Segmenter(SegmenterConfig { classes }),
             Self::Contrast(contrast) => Self::Contrast(ContrastConfig { classes, ..contrast }),
         }
     }

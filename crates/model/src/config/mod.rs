@@ -17,7 +17,9 @@ mod text;
 mod work;
 
 pub use encoder::{BatchEnsembleConfig, EncoderConfig, FastWeights, FeedForwardKind, Tiling};
-pub use head::{ClassifierConfig, ContrastConfig, HeadConfig, Pooling, ScaleForm, TextPooling};
+pub use head::{
+    ClassifierConfig, ContrastConfig, HeadConfig, Pooling, ScaleForm, SegmenterConfig, TextPooling,
+};
 pub use image::{ImageConfig, Margin, Normalisation, Position};
 pub use moe::{ExpertStart, MoeConfig};
 pub use names::{full_name, short_name};
@@ -93,6 +95,11 @@ impl ModelConfig {
         let ContrastConfig { pooling, classes, .. } = *contrast;
         let head = ClassifierConfig { pooling, classes, ..ClassifierConfig::default() };
         Self { head: HeadConfig::Classifier(head), text: None, ..self.clone() }
+    }
+
+    /// The same without texts and with a class for every patch instead of what its head gives.
+    pub fn into_segmenter(self, classes: usize) -> Self {
+        Self { head: HeadConfig::Segmenter(SegmenterConfig { classes }), text: None, ..self }
     }
 
     /// Features of an image.
@@ -193,6 +200,11 @@ impl ModelConfig {
                     && texts.is_some_and(|moe| moe.router.grouping != Grouping::Batch),
                 "masked padding",
                 "tokens that are routed in groups",
+            ),
+            (
+                self.head.segmenter().is_some() && self.mimo.is_some(),
+                "a segmenter",
+                "several images beside each other (mimo)",
             ),
             (contrast && self.text.is_none(), "a contrastive head", "no text"),
             (!contrast && self.text.is_some(), "text", "a head that does not compare"),

@@ -139,6 +139,15 @@ impl Products {
         rows.push(row("norm", "layer norm".to_owned(), &["norm.".to_owned()], norm));
         match &config.head {
             HeadConfig::Classifier(head) => classifier(config, head, tokens, members, &mut rows),
+            HeadConfig::Segmenter(head) => {
+                let patches = (tokens - config.image.prefix_tokens()) * members;
+                let values = (patches * head.classes) as f64;
+                let work = Work::default()
+                    .product(patches * encoder.width * head.classes)
+                    .values(values, ValueWork::BIAS);
+                let kind = format!("{} classes per patch", head.classes);
+                rows.push(row("head", kind, &["head.".to_owned()], work));
+            }
             HeadConfig::Contrast(head) => {
                 if head.pooling == Pooling::Map {
                     rows.push(pooling(encoder, "pool", tokens, members));

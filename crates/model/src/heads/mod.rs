@@ -3,6 +3,7 @@
 mod classifier;
 mod contrast;
 mod pooling;
+mod segmenter;
 
 use burn::{
     module::Module,
@@ -12,6 +13,7 @@ pub use classifier::Classifier;
 pub use contrast::{Contrast, Projection};
 use omma_base::Seed;
 pub use pooling::AttentionPooling;
+pub use segmenter::{Segmenter, pixel_cross_entropy, upsampled};
 
 use crate::{
     config::{HeadConfig, ModelConfig},
@@ -25,6 +27,8 @@ use crate::{
 pub enum Head {
     /// One prediction per image.
     Classifier(Classifier),
+    /// One prediction per patch.
+    Segmenter(Segmenter),
     /// One vector per image and per text.
     Contrast(Contrast),
 }
@@ -35,6 +39,9 @@ impl Head {
         match &config.head {
             HeadConfig::Classifier(classifier) => {
                 Self::Classifier(Classifier::new(classifier, config, seed, device))
+            }
+            HeadConfig::Segmenter(segmenter) => {
+                Self::Segmenter(Segmenter::new(segmenter, config, device))
             }
             HeadConfig::Contrast(contrast) => {
                 Self::Contrast(Contrast::new(contrast, config, seed, device))
@@ -52,6 +59,7 @@ impl Head {
     ) -> (Tensor<3>, Predictions) {
         match self {
             Self::Classifier(classifier) => classifier.forward(tokens, members, mode),
+            Self::Segmenter(segmenter) => segmenter.forward(tokens, members),
             Self::Contrast(contrast) => contrast.forward(tokens, mode),
         }
     }
@@ -59,7 +67,7 @@ impl Head {
     /// What compares images with texts, if it does.
     pub fn contrast(&self) -> Option<&Contrast> {
         match self {
-            Self::Classifier(_) => None,
+            Self::Classifier(_) | Self::Segmenter(_) => None,
             Self::Contrast(contrast) => Some(contrast),
         }
     }

@@ -4,6 +4,7 @@
 mod contrast;
 mod layers;
 mod models;
+mod segmentation;
 
 use omma_golden::{Kind, check_cases};
 
@@ -29,4 +30,9 @@ fn models_agree_with_their_references() {
 fn images_and_texts_agree_with_their_references() {
     let kinds = [Kind::TwoTowers, Kind::OneTower, Kind::Contrast];
     check_cases(|kind| kinds.contains(&kind), contrast::check);
+}
+
+#[test]
+fn pixels_agree_with_their_references() {
+    check_cases(|kind| kind == Kind::Segmentation, |_, case| segmentation::check(case));
 }
