@@ -483,8 +483,11 @@ const SHOWN: usize = 3;
 /// Fails where the names of a model's classes are not those of the data: its figures would be of other classes
 /// than they say.
 pub(crate) fn check_names(candidates: &[Candidate], data: &Images) -> Result<()> {
-    let classes = data.data.classes();
     for candidate in candidates {
+        let classes = match candidate.model.config().head.segmenter() {
+            Some(_) => data.data.pixel_classes().unwrap_or_default(),
+            None => data.data.classes(),
+        };
         let names = candidate.classes.as_deref().unwrap_or_default();
         // That there are more or less is said elsewhere.
         let pairs = names.iter().zip(classes).filter(|_| names.len() == classes.len());

@@ -70,6 +70,10 @@ impl Dataset for Captioned {
         !self.texts.is_empty()
     }
 
+    fn pixel_classes(&self) -> Option<&[String]> {
+        self.of.pixel_classes()
+    }
+
     fn shares(&self) -> Option<Vec<Share>> {
         self.of.shares()
     }

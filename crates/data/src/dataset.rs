@@ -13,7 +13,8 @@ pub struct Sample {
     pub label: usize,
     /// What it shows, in words: as many texts as there are, each of which says it alone.
     pub captions: Vec<String>,
-    /// `[H, W]` of the picture: the class of every pixel. In the built-in world, 0 is the background.
+    /// `[H, W]` of the picture: the class of every pixel, a place in [`Dataset::pixel_classes`], or
+    /// [`IGNORED`](crate::IGNORED).
     pub mask: Option<Vec<u8>>,
 }
 
@@ -57,6 +58,11 @@ pub trait Dataset: Send + Sync {
     /// Whether there are captions; single samples may lack them all the same.
     fn has_captions(&self) -> bool {
         false
+    }
+
+    /// Names of what a pixel may belong to; nothing where images have no masks.
+    fn pixel_classes(&self) -> Option<&[String]> {
+        None
     }
 
     /// The parts of a mixture, one behind the other; nothing where all samples are drawn alike.
@@ -161,6 +167,10 @@ impl Dataset for Selection {
         self.of.has_captions()
     }
 
+    fn pixel_classes(&self) -> Option<&[String]> {
+        self.of.pixel_classes()
+    }
+
     /// Those of the whole, as long as the samples of every part are still together.
     fn shares(&self) -> Option<Vec<Share>> {
         let shares = self.of.shares()?;
@@ -224,6 +234,10 @@ impl Dataset for Joined {
 
     fn has_captions(&self) -> bool {
         self.0.has_captions() && self.1.has_captions()
+    }
+
+    fn pixel_classes(&self) -> Option<&[String]> {
+        self.0.pixel_classes().filter(|own| self.1.pixel_classes() == Some(*own))
     }
 }
 

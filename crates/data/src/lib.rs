@@ -34,7 +34,10 @@ pub use captioned::Captioned;
 pub use dataset::{Dataset, Sample, Selection, Share, Shared, Split};
 pub use error::{DataError, Result};
 pub use holding_out::HoldingOut;
-pub use loader::{Batch, Change, Cursor, EvalLoader, Order, Pixels, TrainLoader, TrainOptions};
+pub use loader::{
+    Batch, Change, Cursor, EvalLoader, MaskedPicture, MaskedPictures, Order, Pixels, TrainLoader,
+    TrainOptions, transformed_mask,
+};
 pub use mask::IGNORED;
 pub use mixture::Mixture;
 pub use picture::Picture;

@@ -95,6 +95,13 @@ impl Dataset for Mixture {
         self.parts.iter().all(|(data, _)| data.has_captions())
     }
 
+    /// Those of the first part, where all parts have the same.
+    fn pixel_classes(&self) -> Option<&[String]> {
+        let (first, _) = self.parts.first()?;
+        let own = first.pixel_classes()?;
+        self.parts.iter().all(|(data, _)| data.pixel_classes() == Some(own)).then_some(own)
+    }
+
     fn shares(&self) -> Option<Vec<Share>> {
         let share = |(data, share): &(Shared, u32)| Share { samples: data.len(), share: *share };
         Some(self.parts.iter().map(share).collect())

@@ -135,6 +135,15 @@ impl Picture {
         self.resized_part(Part::whole(self.resolution()), to)
     }
 
+    /// A part of the picture as it is, which lies inside it.
+    pub fn cut(&self, left: usize, top: usize, size: Resolution) -> Self {
+        let rows = (top..top + size.height).flat_map(|y| {
+            let start = (y * self.width + left) * 3;
+            &self.pixels[start..start + size.width * 3]
+        });
+        Self { width: size.width, height: size.height, pixels: rows.copied().collect() }
+    }
+
     /// For evaluation: the largest part of the resolution's aspect in the middle, its sides times `share`,
     /// resized. A picture of the right size already stays as it is.
     pub fn centre_crop(&self, to: Resolution, share: f64) -> Self {

@@ -7,7 +7,7 @@ use crate::{
     augment::Transform,
     dataset::{Sample, Shared},
     error::{DataError, Result},
-    mask::Mask,
+    mask::{IGNORED, Mask},
 };
 
 /// What a model is to predict of the images of a batch.
@@ -79,16 +79,7 @@ impl TargetKind {
                 Err(DataError::Label { index, label: sample.label, classes })
             }
             Self::Classes { .. } => Ok(Target::Class(sample.label)),
-            Self::Masks => {
-                let pixels =
-                    sample.mask.take().ok_or(DataError::Missing { index, what: "mask" })?;
-                let resolution = sample.picture.resolution();
-                if pixels.len() != resolution.pixels() {
-                    let found = pixels.len();
-                    return Err(DataError::MaskSize { index, found, resolution });
-                }
-                Ok(Target::Mask(transform.mask(&Mask { resolution, pixels })))
-            }
+            Self::Masks => Ok(Target::Mask(transform.mask(&checked_mask(data, index, sample)?))),
             Self::Texts => {
                 let captions = &sample.captions;
                 let caption = match seed {
@@ -116,6 +107,22 @@ impl TargetKind {
             Self::Masks => Targets::Masks { pixels: masks },
             Self::Texts => Targets::Texts(texts),
         }
+    }
+}
+
+/// The mask of a sample, which it gives away: one of the picture's size, with classes that there are.
+pub(crate) fn checked_mask(data: &Shared, index: usize, sample: &mut Sample) -> Result<Mask> {
+    let pixels = sample.mask.take().ok_or(DataError::Missing { index, what: "mask" })?;
+    let resolution = sample.picture.resolution();
+    if pixels.len() != resolution.pixels() {
+        let found = pixels.len();
+        return Err(DataError::MaskSize { index, found, resolution });
+    }
+    let classes = data.pixel_classes().map_or(0, <[String]>::len);
+    let beyond = |class: &&u8| **class != IGNORED && usize::from(**class) >= classes;
+    match pixels.iter().find(beyond) {
+        Some(label) => Err(DataError::Label { index, label: usize::from(*label), classes }),
+        None => Ok(Mask { resolution, pixels }),
     }
 }
 

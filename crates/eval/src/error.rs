@@ -37,6 +37,20 @@ pub enum EvalError {
          texts is judged by either"
     )]
     NoTexts { data: String },
+    #[error(
+        "{model} labels pixels, not images; judge it by images with masks, such as folders images/ and masks/ \
+         (`omma eval`), or let it write masks (`omma predict`)"
+    )]
+    LabelsPixels { model: String },
+    #[error(
+        "{model} labels images, not pixels; a model that labels pixels is trained by `omma train segment`"
+    )]
+    LabelsImages { model: String },
+    #[error(
+        "{data} has no masks, and a model that labels pixels is judged by them: folders of images and of masks \
+         with the same names, such as images/ and masks/, or train/ and trainannot/"
+    )]
+    NoMasks { data: String },
     #[error("{data} has no classes, only captions; {what} takes classes")]
     NoClasses { data: String, what: &'static str },
     #[error(
@@ -62,6 +76,8 @@ pub enum EvalError {
         "{model} has {of} classes, numbered from 0 and each judged once; {class} is none to judge among"
     )]
     Judged { model: String, of: usize, class: usize },
+    #[error("{what} is of classes of images, and {model} labels pixels")]
+    NotOfPixels { model: String, what: &'static str },
     #[error("{folder} has none of the fifteen corruptions that the mean is over, such as fog.npy")]
     NoCorruption { folder: String },
     #[error("{data} has no images to judge by")]

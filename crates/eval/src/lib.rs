@@ -18,6 +18,7 @@
 //! | `soup.rs` | which models are averaged |
 //! | `predict.rs` | single images |
 //! | `predictions/` | every prediction of a test in a file |
+//! | `segment/` | a class for every pixel of pictures of any size |
 //! | `compare/` | several evaluations beside each other: gains, fronts, grids |
 //! | `report/` | pages and figures |
 //!
@@ -45,6 +46,7 @@ mod predictions;
 mod prompts;
 mod protocols;
 mod reader;
+mod segment;
 mod soup;
 mod stream;
 mod summary;
@@ -57,7 +59,7 @@ pub use examples::{Example, Examples};
 pub use gallery::{Experts, Gallery};
 pub use inputs::{images_of, pixels_for};
 pub use outcomes::{IMAGES_FILE, ImageOutcome, Outcomes};
-pub use predict::{Guess, Prediction, predict};
+pub use predict::{Guess, Prediction, predict, segment};
 pub use predictions::PredictionFormat;
 pub use prompts::{Templates, are_numbers, spoken};
 pub use protocols::{
@@ -68,11 +70,13 @@ pub use protocols::{
     linear::linear_baseline,
     ood::{OodPositive, OodProtocol, OodRecord, OodScore},
     probe::{FittedProbe, ProbeKind, ProbeProtocol, ProbeTrial, fit_probe},
+    segmentation::{SegmentationProtocol, SegmentationRecord, SegmentationTest, segmentation},
     shift::{Corrupted, Shift, ShiftOrigin, ShiftProtocol, ShiftRecord, Shifted},
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
 };
 pub use reader::{EmbeddedData, Reader};
+pub use segment::{PixelMap, Windows, colour, nearby_baseline, overlaid, painted};
 pub use soup::{GreedySoup, SoupScore, SoupStep, greedy_soup};
 pub use stream::{Images, Watcher};
 pub use summary::{BinKind, Binning, ReliabilityBin, Summary, SummaryIntervals};

@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::{
     error::{EvalError, Result},
     metrics::{entropy, mean_of_members, softmax},
+    segment::{PixelMap, Segmenting, Windows},
     system::System,
 };
 
@@ -61,6 +62,26 @@ pub fn predict(
         prediction(&members, names, top)
     });
     Ok(predictions.collect())
+}
+
+/// How likely every class is at every pixel of pictures, each as large as it is.
+///
+/// - `before`: pictures that came before these; what is drawn for predictions follows from it
+/// - `batch`: windows per forward pass
+pub fn segment(
+    system: &System,
+    pictures: &[Picture],
+    before: usize,
+    windows: Windows,
+    batch: usize,
+) -> Result<Vec<PixelMap>> {
+    if !system.labels_pixels() {
+        return Err(EvalError::LabelsImages { model: system.name() });
+    }
+    let segmenting = Segmenting { system, windows, batch, with_experts: false };
+    let pictures: Vec<_> = pictures.iter().map(|one| (one, one.resolution())).collect();
+    let found = segmenting.run(&pictures, before, |_| {})?;
+    Ok(found.into_iter().map(|one| one.map).collect())
 }
 
 fn prediction(members: &[Vec<f64>], names: &[String], top: usize) -> Prediction {

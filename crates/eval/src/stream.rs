@@ -174,4 +174,8 @@ impl Dataset for Renamed {
     fn has_captions(&self) -> bool {
         self.data.has_captions()
     }
+
+    fn pixel_classes(&self) -> Option<&[String]> {
+        self.data.pixel_classes()
+    }
 }

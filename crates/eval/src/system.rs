@@ -15,7 +15,7 @@ use crate::{
     inputs::{images_of, pixels_for},
     prompts::Templates,
     reader::Reader,
-    stream::Watcher,
+    stream::{Images, Watcher},
 };
 
 /// One model, or a deep ensemble of several. Either way it has members, each with predictions of its own.
@@ -132,6 +132,7 @@ impl System {
         for (name, model) in names.iter().zip(&models).skip(1) {
             let (first, other) = (models[0].config(), model.config());
             let sides = [
+                ("what is labelled", labelled(first), labelled(other)),
                 ("the number of classes", first.classes().to_string(), other.classes().to_string()),
                 (
                     "the size of the images",
@@ -292,6 +293,7 @@ impl System {
     /// Fails unless there is a classifier for so many classes.
     pub(crate) fn check_classes(&self, data: &str, classes: usize) -> Result<()> {
         match self.classes() {
+            _ if self.labels_pixels() => Err(EvalError::LabelsPixels { model: self.name() }),
             0 if self.models().any(VisionTransformer::reads) => {
                 Err(EvalError::NoLabels { model: self.name() })
             }
@@ -304,15 +306,49 @@ impl System {
         }
     }
 
-    /// `[M, B, classes]`: the members' logits. The batch gives its pixels away.
-    pub fn logits(&self, batch: &mut Batch) -> Result<Outputs> {
+    /// Whether it tells a class for every pixel instead of every image.
+    pub fn labels_pixels(&self) -> bool {
+        self.ensemble.models()[0].config().head.segmenter().is_some()
+    }
+
+    /// Pixels of the side of a patch.
+    pub(crate) fn patch(&self) -> usize {
+        self.ensemble.models()[0].config().image.patch
+    }
+
+    /// How many classes of pixels images have; fails where these are not those that the system tells apart.
+    pub(crate) fn check_pixel_classes(&self, images: &Images) -> Result<usize> {
+        let classes = images.data.pixel_classes().map(<[String]>::len);
+        match (classes, self.classes()) {
+            _ if !self.labels_pixels() => Err(EvalError::LabelsImages { model: self.name() }),
+            (None, _) => Err(EvalError::NoMasks { data: images.name.clone() }),
+            (Some(classes), head) if head != classes => {
+                let (model, data) = (self.name(), images.name.clone());
+                Err(EvalError::Classes { model, head, data, classes })
+            }
+            (Some(classes), _) => Ok(classes),
+        }
+    }
+
+    /// `[M, rows, classes]`: the members' logits of every image, or of every patch row by row, and per model who
+    /// went where. The batch gives its pixels away.
+    pub(crate) fn row_logits(
+        &self,
+        batch: &mut Batch,
+    ) -> Result<(Tensor<3>, Vec<Vec<(usize, Routing)>>)> {
         let (mut logits, mut routings) = (Vec::new(), Vec::new());
         for output in self.forward(batch) {
             let output = output?;
             logits.push(output.predictions.logits);
             routings.push(output.routings);
         }
-        Ok(Outputs::new(self.of_judged(Tensor::cat(logits, 0)), routings))
+        Ok((Tensor::cat(logits, 0), routings))
+    }
+
+    /// `[M, B, classes]`: the members' logits. The batch gives its pixels away.
+    pub fn logits(&self, batch: &mut Batch) -> Result<Outputs> {
+        let (logits, routings) = self.row_logits(batch)?;
+        Ok(Outputs::new(self.of_judged(logits), routings))
     }
 
     /// Per model, `[M, B, features]`: what the members' classifiers see. The batch gives its pixels
@@ -353,4 +389,8 @@ impl System {
     pub(crate) fn models(&self) -> impl Iterator<Item = &VisionTransformer> {
         self.ensemble.models().iter()
     }
+}
+
+fn labelled(config: &ModelConfig) -> String {
+    if config.head.segmenter().is_some() { "pixels" } else { "images" }.to_owned()
 }

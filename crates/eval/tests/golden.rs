@@ -114,7 +114,9 @@ fn metrics(case: &Case) {
 
     let classes = case.size("seg_classes");
     let mut segmentation = Segmentation::new(classes);
-    segmentation.add(&indices(case, "input/seg_labels"), &indices(case, "input/seg_pred"));
+    let bytes =
+        |name| indices(case, name).into_iter().map(|class| class as u8).collect::<Vec<u8>>();
+    segmentation.add(&bytes("input/seg_labels"), &bytes("input/seg_pred"));
     case.expect_ints("output/seg_confusion", segmentation.confusion.iter().map(|c| *c as i32));
     let iou: Vec<Option<f64>> = (0..classes).map(|class| segmentation.iou(class)).collect();
     case.expect_values(

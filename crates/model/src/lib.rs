@@ -59,14 +59,15 @@ pub use config::{
     BatchEnsembleConfig, ClassifierConfig, ContrastConfig, EncoderConfig, ExpertStart, FastWeights,
     FeedForwardKind, HeadConfig, ImageConfig, Margin, MimoConfig, ModelConfig, MoeConfig,
     Normalisation, PRESETS, Padding, Placement, Pooling, Position, ScaleForm, SegmenterConfig,
-    TextConfig, TextPooling, Tiling, apply_settings, apply_value, full_name, precedence, preset, short_name,
+    TextConfig, TextPooling, Tiling, apply_settings, apply_value, full_name, precedence, preset,
+    short_name,
 };
 pub use contrast::{sigmoid_contrast, similarities, softmax_contrast};
 pub use encoder::{Encoded, Encoder, Stage};
 pub use error::{ModelError, Result};
 pub use heads::{
-    AttentionPooling, Classifier, Contrast, Head, Projection, Segmenter, pixel_cross_entropy,
-    upsampled,
+    AttentionPooling, Classifier, Contrast, Head, Projection, Segmenter, interpolated,
+    pixel_cross_entropy, upsampled,
 };
 pub use inputs::{PatchEmbedding, TextTower};
 pub use layers::{

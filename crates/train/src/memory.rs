@@ -95,7 +95,21 @@ impl Recipe {
     fn images(&self, freezing: &Freezing) -> Result<u64> {
         let image = self.model.image_memory(self.model.image.resolution, freezing.trunk)?;
         let parts = image.floats().saturating_mul(self.part()).saturating_mul(self.lanes());
-        Ok(parts.saturating_add(self.similarities()))
+        Ok(parts.saturating_add(self.similarities()).saturating_add(self.pixels_of_maps()))
+    }
+
+    /// Floats of the logits of all pixels of a part, with what the loss makes of them.
+    fn pixels_of_maps(&self) -> u64 {
+        const TENSORS: u64 = 8;
+        let pixels = self.model.image.resolution.pixels() as u64;
+        let maps = self.model.members() as u64 * self.part() * self.lanes();
+        match self.task {
+            TaskKind::Segmentation => TENSORS
+                .saturating_mul(pixels)
+                .saturating_mul(self.model.classes() as u64)
+                .saturating_mul(maps),
+            TaskKind::Classification | TaskKind::Contrast => 0,
+        }
     }
 
     /// Floats of the similarities of all images and texts of a batch, with what the loss makes of them.
@@ -104,7 +118,7 @@ impl Recipe {
         let batch = self.train.batch as u64;
         match self.task {
             TaskKind::Contrast => TENSORS.saturating_mul(batch).saturating_mul(batch),
-            TaskKind::Classification => 0,
+            TaskKind::Classification | TaskKind::Segmentation => 0,
         }
     }
 
@@ -113,7 +127,7 @@ impl Recipe {
         // A loss over the whole batch holds all of its parts.
         let held = match self.task {
             TaskKind::Contrast => 2 * self.train.parts(),
-            TaskKind::Classification => self.train.shards,
+            TaskKind::Classification | TaskKind::Segmentation => self.train.shards,
         };
         let ahead = self.data.prefetch.max(self.data.workers).max(1) + 1 + held;
         let image = (self.model.image.resolution.pixels() * 3 + self.model.classes()) as u64;

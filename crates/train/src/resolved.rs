@@ -56,7 +56,7 @@ impl Resolved {
             TaskKind::Classification => {
                 formats::check_several_classes(&resolved.recipe.data_spec(), &resolved.data.train)?
             }
-            TaskKind::Contrast => {}
+            TaskKind::Segmentation | TaskKind::Contrast => {}
         }
         // The parts belong to the recipe from now on: a run that goes on elsewhere has the same.
         resolved.notes.extend(resolved.recipe.fit_into_memory()?);

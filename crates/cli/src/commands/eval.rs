@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::files::fresh_folder;
@@ -12,8 +12,8 @@ use omma_data::{
 };
 use omma_eval::{
     BinKind, Binning, CaptionRecord, Corrupted, Evaluation, Images, OodPositive, OodProtocol,
-    OodScore, PredictionFormat, Protocol, ShiftProtocol, Summary, SummaryIntervals, TestRecord,
-    digits::Digits, evaluate, report::write_evaluation,
+    OodScore, PredictionFormat, Protocol, SegmentationRecord, ShiftProtocol, Summary,
+    SummaryIntervals, TestRecord, Windows, digits::Digits, evaluate, report::write_evaluation,
 };
 
 use crate::{
@@ -31,7 +31,8 @@ use crate::{
 /// Error, NLL, Brier score and calibration error of every member and of their average with 95 % intervals, how
 /// the members differ, and the same after temperature scaling. A model that compares images with texts is given the
 /// classes by their names, and where the images have captions, it is judged by how images and texts find each
-/// other. Writes eval.json, eval.html, images.safetensors
+/// other. A model that labels pixels is judged by masks: intersection over union, pixels that are right, and their
+/// calibration. Writes eval.json, eval.html, images.safetensors
 /// and figures/*.svg into a folder of its own below the run's evals/, one per data set and protocol.
 ///
 /// Examples:
@@ -47,6 +48,7 @@ use crate::{
 ///   omma eval runs/vmoe-1 --set moe.k=4     more experts than in training
 ///   omma eval runs/vmoe-1 --predictions predictions.csv
 ///   omma eval runs/limoe-1                  zero-shot, by names and captions
+///   omma eval runs/segment-1 --data camvid/ --windows whole
 ///   omma eval runs/limoe-1 --data cifar10/ --templates sentences.txt
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
@@ -85,6 +87,9 @@ pub(crate) struct Eval {
     /// it, as the data call them
     #[arg(long, value_name = "FILE", conflicts_with = "class_subset")]
     pub(crate) class_names: Option<PathBuf>,
+    /// How images of another shape than the model's are looked at, by models that label pixels
+    #[arg(long, value_enum, default_value_t = WindowsWord::Sliding)]
+    pub(crate) windows: WindowsWord,
     /// Fifteen corruptions in five severities as well
     #[arg(long)]
     pub(crate) shift: bool,
@@ -147,6 +152,23 @@ pub(crate) struct Eval {
 /// Images per corruption and severity, and bins of the calibration error, unless others are asked for.
 const SHIFT_SAMPLES: u32 = 10_000;
 const BINS: u16 = 15;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WindowsWord {
+    /// Through windows of the model's size that overlap
+    Sliding,
+    /// All at once, with interpolated positions
+    Whole,
+}
+
+impl From<WindowsWord> for Windows {
+    fn from(word: WindowsWord) -> Self {
+        match word {
+            WindowsWord::Sliding => Self::Sliding,
+            WindowsWord::Whole => Self::Whole,
+        }
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Score {
@@ -219,6 +241,9 @@ impl Eval {
         if let Some(file) = &self.class_names {
             say("--class-names", Some(path(file)));
         }
+        if self.windows != WindowsWord::Sliding {
+            say("--windows", self.windows.to_possible_value().map(word));
+        }
         if self.shift {
             say("--shift", None);
         }
@@ -278,7 +303,11 @@ impl Eval {
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);
         let reads = candidates.iter().any(|one| one.model.reads());
-        let (part, test) = match reads {
+        let of_pixels = candidates.iter().any(|one| one.model.config().head.segmenter().is_some());
+        if of_pixels && self.class_subset {
+            bail!("--class-subset is of classes of images, and this model labels pixels");
+        }
+        let (part, test) = match reads || of_pixels {
             true => data.part_of_any(self.split, limit)?,
             false => data.part(self.split, limit)?,
         };
@@ -289,7 +318,7 @@ impl Eval {
         let (labels, test) = names.of(&candidates, test)?;
         let captions_alone =
             labels.is_none() && candidates.iter().all(|one| one.model.config().classes() == 0);
-        let captions_alone = captions_alone && reads;
+        let without_classes = captions_alone && reads || of_pixels;
         let shift = self.shift(&test)?;
         let judged = match self.class_subset {
             true => Some(class_subset::places(&candidates, self.model_classes.as_deref(), &test)?),
@@ -301,8 +330,8 @@ impl Eval {
         let held_out = data.held_out()?;
         let chose = held_out.as_ref().map(|images| images.data.len());
         let scales = !self.no_temperature && !self.class_subset && part == Part::Test;
-        let validation = held_out.filter(|_| scales && !captions_alone);
-        if validation.is_none() && !self.no_temperature && !captions_alone {
+        let validation = held_out.filter(|_| scales && !without_classes);
+        if validation.is_none() && !self.no_temperature && !without_classes {
             note(match self.class_subset {
                 true => {
                     "no temperature is fitted: images that training held out are of all classes, and the \
@@ -364,6 +393,7 @@ impl Eval {
                     Positive::OutOfDistribution => OodPositive::OutOfDistribution,
                 },
             },
+            windows: self.windows.into(),
             binning: Binning {
                 kind: match self.binning {
                     Bins::EqualWidth => BinKind::EqualWidth,
@@ -449,10 +479,26 @@ fn show(evaluation: &Evaluation) -> Result<()> {
     if let Some(test) = &evaluation.test {
         show_test(evaluation, test)?;
     }
+    if let Some(found) = &evaluation.segmentation {
+        show_segmentation(&evaluation.classes, found)?;
+    }
     if let Some(captions) = evaluation.contrast.as_ref().and_then(|all| all.captions.as_ref()) {
         show_captions(captions)?;
     }
     Ok(())
+}
+
+/// What pixels are taken for.
+fn show_segmentation(classes: &[String], found: &SegmentationRecord) -> Result<()> {
+    say(table(["class", "IoU", "pixels right"], found.rows(classes), 1))?;
+    say(format!("mean IoU {}", found.mean_iou_in_words()))?;
+    say(format!(
+        "pixels right {:.1} %, the mean over classes {:.1} %; NLL {:.3}, calibration error {:.1} %",
+        100.0 * found.pixel_accuracy,
+        100.0 * found.mean_accuracy,
+        found.nll,
+        100.0 * found.ece
+    ))
 }
 
 /// How images and texts find each other.

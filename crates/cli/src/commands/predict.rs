@@ -10,10 +10,12 @@ use anyhow::{Context, Error, Result, bail};
 use burn::tensor::Device;
 use clap::Args;
 use omma_base::files::write_atomically;
-use omma_eval::{Templates, predict};
+use omma_data::Picture;
+use omma_eval::{System, Templates, predict, segment};
 
+use super::eval::WindowsWord;
 use crate::{
-    predict::{Format, Input, Inputs, Printer},
+    predict::{Format, Input, Inputs, MaskWriter, Printer},
     resolution::ResolutionArguments,
     screen::{Activity, Stdout},
     subject::{Candidate, system},
@@ -26,7 +28,8 @@ use crate::{
 /// The likeliest classes with their probabilities, how far the members of an ensemble are apart, and
 /// the entropy of the prediction. A file that cannot be read is named and left out; where none can, the exit
 /// code is 1. A .csv or .tsv file is a table with a column of paths, whose other columns are kept. `-` is
-/// standard input: a path per line, or one image.
+/// standard input: a path per line, or one image. A model that labels pixels writes a mask for every image, a
+/// PNG whose values are classes, and one to look at, in which the classes' colours lie over the image.
 ///
 /// Examples:
 ///   omma predict runs/default-1 photo.jpg
@@ -34,6 +37,7 @@ use crate::{
 ///   omma predict vit.safetensors 'photos/*.png' --top 3
 ///   omma predict runs/e3-1 labels.csv -o answers.csv
 ///   omma predict runs/limoe-1 photo.jpg --labels cat,dog,"a red bird"
+///   omma predict runs/segment-1 streets/ --masks masks
 ///   find photos -name '*.jpg' | omma predict runs/e3-1 - --format csv
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -57,6 +61,12 @@ pub(crate) struct Predict {
     /// Sentences for these, one per line with {} in its place; without it, eight plain ones
     #[arg(long, value_name = "FILE", requires = "labels")]
     templates: Option<PathBuf>,
+    /// Where masks go, of models that label pixels; a folder that is new or empty
+    #[arg(long, value_name = "FOLDER", default_value = "masks")]
+    masks: PathBuf,
+    /// How images of another shape than the model's are looked at, by such models
+    #[arg(long, value_enum, default_value_t = WindowsWord::Sliding)]
+    windows: WindowsWord,
     /// A setting of predictions on top of the model's own, such as moe.k=4, moe.inference_noise=1,
     /// moe.inference_capacity_ratio=8 or mc_samples=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -160,46 +170,90 @@ impl Predict {
             let labels = Labels { names: names.clone(), templates: templates.unwrap_or_default() };
             system = labels.given_to(system, self.batch.into(), &mut ())?;
         }
+        if system.labels_pixels() {
+            return self.segment(&system, inputs, &names, shown, to);
+        }
         let resolution = system.pixels().resolution;
         let mut printer = Printer::new(self.format(), &inputs.columns, shown, to);
-        let (all, mut read) = (inputs.images.len(), 0);
-        let mut refused = Vec::new();
-        let activity = Activity::counted("images", "image", 0, all as u64);
-        for batch in inputs.images.chunks(self.batch.into()) {
-            let (mut opened, mut pictures): (Vec<&Input>, Vec<_>) = Default::default();
-            for input in batch {
-                match input.open() {
-                    // At the model's size: a batch of photographs as they are may not fit into memory.
-                    Ok(picture) => {
-                        opened.push(input);
-                        pictures.push(picture.centre_crop(resolution, 1.0));
+        // At the model's size: a batch of photographs as they are may not fit into memory.
+        let small = |picture: Picture| picture.centre_crop(resolution, 1.0);
+        read_in_batches(inputs, self.batch.into(), small, |opened, pictures, before| {
+            let predictions = predict(&system, pictures, before, &names, self.top)?;
+            let answers = opened.iter().zip(&predictions);
+            answers.into_iter().try_for_each(|(input, prediction)| printer.print(input, prediction))
+        })
+    }
+
+    /// Masks of images, one image at a time, since each is as large as it is.
+    fn segment(
+        &self,
+        system: &System,
+        inputs: &Inputs,
+        names: &[String],
+        shown: bool,
+        to: &mut dyn Write,
+    ) -> Result<()> {
+        let format = self.format();
+        let mut writer = MaskWriter::new(&self.masks, format, names, self.top, shown, to)?;
+        let (windows, batch) = (self.windows.into(), self.batch.into());
+        read_in_batches(
+            inputs,
+            1,
+            |picture| picture,
+            |opened, pictures, before| {
+                let maps = segment(system, pictures, before, windows, batch)?;
+                let masks = opened.iter().zip(pictures).zip(&maps);
+                masks
+                    .into_iter()
+                    .try_for_each(|((input, picture), map)| writer.write(input, picture, map))
+            },
+        )
+    }
+}
+
+/// Shows images to `each` in batches, with how many came before. One that cannot be read is named and left out;
+/// fails where none can.
+fn read_in_batches(
+    inputs: &Inputs,
+    batch: usize,
+    made: impl Fn(Picture) -> Picture,
+    mut each: impl FnMut(&[&Input], &[Picture], usize) -> Result<()>,
+) -> Result<()> {
+    let (all, mut read) = (inputs.images.len(), 0);
+    let mut refused = Vec::new();
+    let activity = Activity::counted("images", "image", 0, all as u64);
+    for batch in inputs.images.chunks(batch) {
+        let (mut opened, mut pictures): (Vec<&Input>, Vec<Picture>) = Default::default();
+        for input in batch {
+            match input.open() {
+                Ok(picture) => {
+                    opened.push(input);
+                    pictures.push(made(picture));
+                }
+                Err(error) => {
+                    if refused.len() < NAMED {
+                        note(format!("left out: {error}"));
                     }
-                    Err(error) => {
-                        if refused.len() < NAMED {
-                            note(format!("left out: {error}"));
-                        }
-                        refused.push(Error::from(error));
-                    }
+                    refused.push(Error::from(error));
                 }
             }
-            let predictions = predict(&system, &pictures, read, &names, self.top)?;
-            for (input, prediction) in opened.into_iter().zip(&predictions) {
-                printer.print(input, prediction)?;
-            }
-            read += pictures.len();
-            activity.add(batch.len() as u64);
         }
-        drop(activity);
-        let (bad, all) = (grouped(refused.len() as u64), grouped(all as u64));
-        match refused.pop() {
-            Some(error) if read == 0 => {
-                Err(error.context(format!("none of {all} files could be read as an image")))
-            }
-            Some(_) => {
-                note(format!("{bad} of {all} files could not be read and were left out"));
-                Ok(())
-            }
-            None => Ok(()),
+        if !pictures.is_empty() {
+            each(&opened, &pictures, read)?;
         }
+        read += pictures.len();
+        activity.add(batch.len() as u64);
+    }
+    drop(activity);
+    let (bad, all) = (grouped(refused.len() as u64), grouped(all as u64));
+    match refused.pop() {
+        Some(error) if read == 0 => {
+            Err(error.context(format!("none of {all} files could be read as an image")))
+        }
+        Some(_) => {
+            note(format!("{bad} of {all} files could not be read and were left out"));
+            Ok(())
+        }
+        None => Ok(()),
     }
 }

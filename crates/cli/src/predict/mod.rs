@@ -6,9 +6,11 @@
 //! | `output.rs` | text, CSV and JSON lines |
 
 mod inputs;
+mod masks;
 mod output;
 
 pub(crate) use self::{
     inputs::{Input, Inputs},
+    masks::MaskWriter,
     output::{Format, Printer},
 };

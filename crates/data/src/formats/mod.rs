@@ -11,6 +11,8 @@ mod folder;
 mod idx;
 mod json_lines;
 mod json_words;
+mod mask_file;
+mod masks;
 mod open;
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -29,6 +31,7 @@ pub use self::{
     columns::Columns,
     corrupted::CorruptedSet,
     idx::Idx,
+    mask_file::write_mask,
     open::{
         DataSpec, check_several_classes, open, open_splits, open_unsplit, open_whole, whole_name,
     },

@@ -158,6 +158,14 @@ pub fn check_several_classes(spec: &DataSpec, images: &Shared) -> Result<()> {
                 .to_owned(),
         });
     }
+    if images.classes().is_empty() && images.pixel_classes().is_some() {
+        return Err(DataError::Format {
+            path: spec.name.clone().into(),
+            why: "its images have masks and no labels, and a classifier needs labels; task = \"segmentation\" \
+                  (`omma train segment`) learns from masks"
+                .to_owned(),
+        });
+    }
     let class = images.classes().get(first).map_or("", String::as_str);
     let fix = explained_one_class(Path::new(&spec.name));
     Err(DataError::Format {

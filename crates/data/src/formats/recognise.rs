@@ -9,7 +9,7 @@ use std::{
 use super::parquet::open_split as open_parquet_files;
 use super::{
     Cifar, Columns, Idx, ImageFolder, ImageTable, WebDataset, assumed::say_assumed,
-    coco::captions_of, structure::Structure, zip::ZipListing,
+    coco::captions_of, masks::MaskFolder, structure::Structure, zip::ZipListing,
 };
 use crate::{
     dataset::{Dataset, Selection, Shared, Split},
@@ -121,6 +121,12 @@ fn find_folder(path: &Path, split: Split, said: &Columns) -> Result<Found> {
     if captions(Split::Train).is_some() || captions(Split::Test).is_some() {
         let file = captions(split).ok_or_else(|| empty(path, split))?;
         return Ok(Found::split(ImageTable::coco(&file)?));
+    }
+    if let Some(data) = MaskFolder::split(path, split)? {
+        return Ok(Found::split(data));
+    }
+    if let Some(data) = MaskFolder::whole(path)? {
+        return Ok(Found::whole(data));
     }
     if let Some(data) = find_shards(path, split)? {
         return Ok(data);

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use omma_base::Seed;
+use omma_base::{Resolution, Seed};
 use rayon::prelude::*;
 
-use super::{Batch, Pixels, bad_files::BadFiles};
+use super::{BAD_SHARE, Batch, Pixels, bad_files::BadFiles};
 use crate::{
     augment::{Augmentation, Transform},
     dataset::Shared,
     error::Result,
     picture::Picture,
-    targets::{Target, TargetKind},
+    targets::{Target, TargetKind, checked_mask},
 };
 
 /// A change of every evaluation image, such as a corruption; it gets the sample's index too.
@@ -28,9 +28,6 @@ pub struct EvalLoader {
     bad: BadFiles,
     next: usize,
 }
-
-/// The share of files that may be unreadable.
-const BAD_SHARE: f64 = 0.01;
 
 impl EvalLoader {
     /// All samples with their classes, resized and cut in the middle; a hundredth of them may be unreadable.
@@ -67,12 +64,7 @@ impl EvalLoader {
     fn image(&self, index: usize) -> Result<Option<(usize, Vec<f32>, Target)>> {
         let Some(mut sample) = self.bad.read(&self.data, index)? else { return Ok(None) };
         let (image, resolution) = (sample.picture.resolution(), self.pixels.resolution);
-        let transform = match &self.augmentation {
-            None => Transform::centre(image, resolution),
-            Some((augmentation, seed)) => {
-                augmentation.draw(image, resolution, &mut seed.numbered(index as u64).rng())
-            }
-        };
+        let transform = transform(index, image, resolution, self.augmentation);
         let target = self.targets.of(&self.data, (index, &mut sample), &transform, None)?;
         let mut picture = transform.picture(&sample.picture);
         if let Some(change) = &self.change {
@@ -82,6 +74,33 @@ impl EvalLoader {
         self.pixels.write(&picture, &mut pixels);
         Ok(Some((index, pixels, target)))
     }
+}
+
+/// What is done to a sample: an augmentation that is drawn from a seed and its index, or its middle.
+fn transform(
+    index: usize,
+    image: Resolution,
+    resolution: Resolution,
+    augmentation: Option<(Augmentation, Seed)>,
+) -> Transform {
+    match augmentation {
+        None => Transform::centre(image, resolution),
+        Some((augmentation, seed)) => {
+            augmentation.draw(image, resolution, &mut seed.numbered(index as u64).rng())
+        }
+    }
+}
+
+/// `[H, W]`: the mask of a sample as an [`EvalLoader`] with this augmentation moves it.
+pub fn transformed_mask(
+    data: &Shared,
+    index: usize,
+    resolution: Resolution,
+    augmentation: Option<(Augmentation, Seed)>,
+) -> Result<Vec<u8>> {
+    let mut sample = data.get(index)?;
+    let transform = transform(index, sample.picture.resolution(), resolution, augmentation);
+    Ok(transform.mask(&checked_mask(data, index, &mut sample)?).pixels)
 }
 
 impl Iterator for EvalLoader {

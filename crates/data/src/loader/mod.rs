@@ -3,6 +3,7 @@
 
 mod bad_files;
 mod eval;
+mod masked;
 mod options;
 mod order;
 mod schedule;
@@ -10,7 +11,8 @@ mod train;
 mod workers;
 
 pub use self::{
-    eval::{Change, EvalLoader},
+    eval::{Change, EvalLoader, transformed_mask},
+    masked::{MaskedPicture, MaskedPictures},
     options::TrainOptions,
     order::Order,
     train::{Cursor, TrainLoader},
@@ -19,6 +21,9 @@ pub use self::{
 use omma_base::Resolution;
 
 use crate::{picture::Picture, targets::Targets};
+
+/// The share of files that may be unreadable in evaluations.
+const BAD_SHARE: f64 = 0.01;
 
 /// Images and what they are, ready for a model.
 #[derive(Debug, Clone, PartialEq)]

@@ -42,6 +42,7 @@ pub struct World {
     variant: Variant,
     split: Split,
     classes: Vec<String>,
+    pixel_classes: Vec<String>,
 }
 
 impl World {
@@ -57,7 +58,9 @@ impl World {
             Variant::Unseen => pairs::names(),
             _ => Shape::CLASSES.iter().map(|shape| shape.name().to_owned()).collect(),
         };
-        Self { seed, resolution, samples, variant, split, classes }
+        let shapes = Shape::CLASSES.iter().map(|shape| shape.name());
+        let pixel_classes = ["background"].into_iter().chain(shapes).map(str::to_owned).collect();
+        Self { seed, resolution, samples, variant, split, classes, pixel_classes }
     }
 
     fn scene(&self, index: usize) -> Scene {
@@ -101,6 +104,12 @@ impl Dataset for World {
 
     fn has_captions(&self) -> bool {
         true
+    }
+
+    /// The background, and the shapes that are classes; scenes of other shapes have none of these.
+    fn pixel_classes(&self) -> Option<&[String]> {
+        let usual = !matches!(self.variant, Variant::NearOod | Variant::FarOod);
+        usual.then_some(&self.pixel_classes)
     }
 }
 

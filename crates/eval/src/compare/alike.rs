@@ -44,7 +44,11 @@ fn terms(one: &Evaluation) -> Vec<(String, String)> {
 }
 
 fn test(one: &Evaluation) -> String {
-    let by = if one.test.is_some() { "" } else { " and their captions alone" };
+    let by = match (&one.test, &one.segmentation) {
+        (Some(_), _) => "",
+        (None, Some(_)) => " and their masks",
+        (None, None) => " and their captions alone",
+    };
     format!("by {} images of {}{}{by}", one.samples(), one.data, one.among())
 }
 

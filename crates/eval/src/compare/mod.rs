@@ -37,6 +37,7 @@ use crate::{
         Evaluation, ImageResults,
         contrast::CaptionRecord,
         ood::{OodPositive, OodRecord},
+        segmentation::SegmentationRecord,
         shift::Shifted,
         test::TestRecord,
     },
@@ -94,6 +95,14 @@ pub struct Row {
     pub text_to_image: Option<AtDepths<Estimate>>,
     /// Recall of images that look for their texts.
     pub image_to_text: Option<AtDepths<Estimate>>,
+    /// Mean intersection over union, of systems that label pixels.
+    pub mean_iou: Option<Estimate>,
+    /// Share of the pixels that are right.
+    pub pixel_accuracy: Option<Estimate>,
+    /// NLL of pixels.
+    pub pixel_nll: Option<Estimate>,
+    /// Calibration error of pixels.
+    pub pixel_ece: Option<Estimate>,
     /// Share of images that find their text within a batch.
     pub images_told_apart: Option<Estimate>,
     /// Share of texts that find their image within a batch.
@@ -132,7 +141,8 @@ pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
     let record = serde_json::from_slice::<Evaluation>(&bytes).and_then(|record| {
         // Where there are classes, there is a test of them; if there is none, something is wrong with it.
         let captions = record.contrast.as_ref().is_some_and(|found| found.captions.is_some());
-        if record.test.is_none() && !(captions && record.classes.is_empty()) {
+        let pixels = record.segmentation.is_some();
+        if record.test.is_none() && !pixels && !(captions && record.classes.is_empty()) {
             serde_json::from_slice::<TestRecord>(&bytes)?;
         }
         Ok(record)
@@ -155,6 +165,13 @@ pub fn read_evaluation(path: &Path) -> Result<Evaluation> {
 /// Fails where parts of a record contradict each other, and fills in what earlier versions left out.
 fn checked(mut record: Evaluation) -> Result<Evaluation, String> {
     let classes = record.classes.len();
+    if let Some(found) = &record.segmentation {
+        let square = found.confusion.len() == classes
+            && found.confusion.iter().all(|row| row.len() == classes);
+        if found.iou.len() != classes || found.class_accuracy.len() != classes || !square {
+            return Err(format!("its pixels are not those of {classes} classes"));
+        }
+    }
     let Some(test) = &record.test else { return Ok(record) };
     let errors = test.class_errors.len();
     if errors != classes {
@@ -236,6 +253,9 @@ impl Row {
         let captioned = |value: fn(&CaptionRecord) -> f64| {
             maybe(&|one| Some(value(one.contrast.as_ref()?.captions.as_ref()?)))
         };
+        let pixels = |value: fn(&SegmentationRecord) -> f64| {
+            maybe(&|one| Some(value(one.segmentation.as_ref()?)))
+        };
         let recalls = |of: fn(&CaptionRecord) -> &Recall| {
             let depths: [fn(&Recall) -> f64; 3] = [
                 |recall| recall.recall.at_1,
@@ -284,6 +304,10 @@ impl Row {
             reads: group[0].contrast.is_some(),
             text_to_image: recalls(|captions| &captions.retrieval.text_to_image),
             image_to_text: recalls(|captions| &captions.retrieval.image_to_text),
+            mean_iou: pixels(|found| found.mean_iou),
+            pixel_accuracy: pixels(|found| found.pixel_accuracy),
+            pixel_nll: pixels(|found| found.nll),
+            pixel_ece: pixels(|found| found.ece),
             images_told_apart: captioned(|captions| captions.accuracy.images),
             texts_told_apart: captioned(|captions| captions.accuracy.texts),
             cost: group[0].cost,

@@ -112,6 +112,7 @@ impl Comparison {
     pub fn tables(&self) -> Vec<Table> {
         let mut tables = vec![self.systems_table()];
         tables.extend(self.contrast_table());
+        tables.extend(self.segmentation_table());
         tables.extend(self.ood_tables());
         tables.extend(self.gains_table());
         tables.extend(self.paired_table());
@@ -216,6 +217,24 @@ impl Comparison {
             ]);
         }
         (columns.len() > 1).then(|| Table::new(&self.rows, &columns))
+    }
+
+    /// What pixels are taken for; nothing where no system labels pixels.
+    pub(crate) fn segmentation_table(&self) -> Option<Table> {
+        let percent = |name: &str, better: Better, of: fn(&Row) -> Option<Estimate>| {
+            column(name, move |row: &Row| cell(of(row), 100.0, 1))
+                .best(better, move |row| Some(of(row)?.mean))
+        };
+        let columns = [
+            column("pixels", |row: &Row| self.label(row)),
+            percent("mean IoU %", Better::High, |row| row.mean_iou),
+            percent("pixels right %", Better::High, |row| row.pixel_accuracy),
+            column("NLL", |row: &Row| cell(row.pixel_nll, 1.0, 3))
+                .best(Better::Low, |row| Some(row.pixel_nll?.mean)),
+            percent("ECE %", Better::Low, |row| row.pixel_ece),
+        ];
+        let any = self.rows.iter().any(|row| row.mean_iou.is_some());
+        any.then(|| Table::new(&self.rows, &columns))
     }
 
     /// How well every system tells out-of-distribution images, one table per data set.

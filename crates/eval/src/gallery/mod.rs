@@ -7,6 +7,7 @@
 //! | `corruption.rs` | the corruption that does most harm, severity by severity |
 //! | `experts.rs`, `patches.rs` | what experts take, found in the test's one pass; the patches, read again |
 //! | `retrieval.rs` | texts and the images that they find |
+//! | `segmentation.rs` | classes of pixels, and the experts of patches |
 //! | `thumbnails.rs` | how small a picture is |
 
 mod corruption;
@@ -14,9 +15,11 @@ mod experts;
 mod patches;
 mod predictions;
 mod retrieval;
+mod segmentation;
 mod thumbnails;
 
 use omma_base::Resolution;
+use omma_report::PictureRow;
 
 pub use self::experts::Experts;
 pub(crate) use self::{
@@ -24,6 +27,7 @@ pub(crate) use self::{
     patches::{ExpertPictures, LayerPictures},
     predictions::PredictionPictures,
     retrieval::RetrievalPictures,
+    segmentation::{Shown, legend},
 };
 use crate::{
     protocols::{contrast::Contrast, test::Test},
@@ -37,6 +41,7 @@ pub struct Gallery {
     pub(crate) experts: ExpertPictures,
     pub(crate) corruption: Option<CorruptionPictures>,
     pub(crate) retrieval: RetrievalPictures,
+    pub(crate) segmentation: Vec<PictureRow>,
 }
 
 impl Gallery {
@@ -54,6 +59,10 @@ impl Gallery {
 
     pub(crate) fn with_corruption(self, corruption: Option<CorruptionPictures>) -> Self {
         Self { corruption, ..self }
+    }
+
+    pub(crate) fn with_segmentation(self, shown: &[Shown]) -> Self {
+        Self { segmentation: shown.iter().map(Shown::row).collect(), ..self }
     }
 
     pub(crate) fn with_retrieval(self, found: &Contrast, resolution: Resolution) -> Self {

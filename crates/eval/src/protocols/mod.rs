@@ -6,17 +6,19 @@
 //! | `temperature.rs` | how well calibrated could they be? |
 //! | `shift.rs` | and on corrupted images? |
 //! | `ood.rs` | are out-of-distribution images told from the test images? |
+//! | `segmentation.rs` | what does every pixel belong to? |
 //! | `contrast.rs` | do images and texts find each other? |
 //! | `fewshot.rs` | what do frozen features know about classes? |
 //! | `probe.rs` | which linear classifier on frozen features is to be kept? |
 //! | `linear.rs` | how far does a linear classifier on pixels come? |
-//! | `mod.rs` | the first five as one protocol, and the record of it, `eval.json` |
+//! | `mod.rs` | the first six as one protocol, and the record of it, `eval.json` |
 
 pub(crate) mod contrast;
 pub(crate) mod fewshot;
 pub(crate) mod linear;
 pub(crate) mod ood;
 pub(crate) mod probe;
+pub(crate) mod segmentation;
 pub(crate) mod shift;
 pub(crate) mod temperature;
 pub(crate) mod test;
@@ -28,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use self::{
     contrast::{ContrastProtocol, ContrastRecord},
     ood::{OodPositive, OodProtocol, OodRecord, OodScore, detect},
+    segmentation::{SegmentationProtocol, SegmentationRecord, segmentation},
     shift::{Shift, ShiftProtocol, shift},
     temperature::{Scaled, TemperatureRecord},
     test::{Test, TestProtocol, TestRecord},
@@ -37,6 +40,7 @@ use crate::{
     gallery::{Experts, Gallery, worst_corruption},
     outcomes::Outcomes,
     predictions::{Columns, Line, Predictions},
+    segment::Windows,
     stream::{Images, Watcher},
     summary::Binning,
     system::{JudgedClasses, System, SystemCost, SystemKind},
@@ -62,6 +66,8 @@ pub struct Protocol {
     pub binning: Binning,
     /// Images per forward pass.
     pub batch: usize,
+    /// How pictures are looked at by a system that labels pixels.
+    pub windows: Windows,
     /// A file that every prediction is written to, in the format that its name ends with.
     pub predictions: Option<PathBuf>,
     /// What `omma eval` was told to ask this, beside what it judges.
@@ -104,6 +110,9 @@ pub struct Evaluation {
     /// Of a model that compares images with texts: how these find each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contrast: Option<ContrastRecord>,
+    /// Of a system that labels pixels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segmentation: Option<SegmentationRecord>,
     /// The scores after temperature scaling.
     pub temperature: Option<TemperatureRecord>,
     /// Under corruptions.
@@ -134,7 +143,9 @@ impl Evaluation {
     /// Images that it was judged by.
     pub fn samples(&self) -> usize {
         let captions = || self.contrast.as_ref()?.captions.as_ref().map(|all| all.images);
-        self.test.as_ref().map(|test| test.samples).or_else(captions).unwrap_or_default()
+        let masks = || self.segmentation.as_ref().map(|found| found.samples);
+        let classes = self.test.as_ref().map(|test| test.samples);
+        classes.or_else(masks).or_else(captions).unwrap_or_default()
     }
 
     /// `, among 200 of 1000 classes`, where these are not all.
@@ -153,6 +164,9 @@ pub fn evaluate(
     watcher: &mut dyn Watcher,
 ) -> Result<(Evaluation, Gallery)> {
     let test = &protocol.test;
+    if system.labels_pixels() {
+        return segmented(system, protocol, watcher);
+    }
     let reader = system.reader()?;
     let captioned = reader.filter(|_| test.data.has_captions());
     let tested = match captioned.is_some() && system.classes() == 0 {
@@ -180,41 +194,78 @@ pub fn evaluate(
     }
     let classes = if record.is_some() { test.data.classes() } else { &[] };
     let evaluation = Evaluation {
-        label: protocol.label.clone(),
-        fingerprint: protocol.fingerprint.clone(),
-        kind: system.kind(),
-        models: system.names().to_vec(),
-        data: test.name.clone(),
-        classes: classes.to_vec(),
-        judged_classes: system.judged_classes(),
         test: record,
         contrast,
         temperature,
         shift,
         ood,
-        ood_score: protocol.ood.score,
-        ood_positive: protocol.ood.positive,
-        cost: system.cost()?,
-        peak_rss_bytes: omma_base::memory::peak(),
-        options: Some(protocol.options.clone()),
-        images_seal: None,
         images,
+        ..protocol.record(system, classes)?
     };
     Ok((evaluation, gallery))
 }
 
+/// Judges a system that labels pixels.
+fn segmented(
+    system: &System,
+    protocol: &Protocol,
+    watcher: &mut dyn Watcher,
+) -> Result<(Evaluation, Gallery)> {
+    if let Some(what) = protocol.asked_of_classes() {
+        return Err(EvalError::NotOfPixels { model: system.name(), what });
+    }
+    let &Protocol { windows, binning, batch, .. } = protocol;
+    let asked = SegmentationProtocol { windows, binning, batch };
+    let found = segmentation(system, &protocol.test, asked, watcher)?;
+    let classes = protocol.test.data.pixel_classes().unwrap_or_default();
+    let gallery = Gallery::default().with_segmentation(&found.shown);
+    let segmentation = Some(found.record);
+    Ok((Evaluation { segmentation, ..protocol.record(system, classes)? }, gallery))
+}
+
 impl Protocol {
+    /// A record without anything that was found yet.
+    fn record(&self, system: &System, classes: &[String]) -> Result<Evaluation> {
+        Ok(Evaluation {
+            label: self.label.clone(),
+            fingerprint: self.fingerprint.clone(),
+            kind: system.kind(),
+            models: system.names().to_vec(),
+            data: self.test.name.clone(),
+            classes: classes.to_vec(),
+            judged_classes: system.judged_classes(),
+            test: None,
+            contrast: None,
+            segmentation: None,
+            temperature: None,
+            shift: None,
+            ood: BTreeMap::new(),
+            ood_score: self.ood.score,
+            ood_positive: self.ood.positive,
+            cost: system.cost()?,
+            peak_rss_bytes: omma_base::memory::peak(),
+            options: Some(self.options.clone()),
+            images_seal: None,
+            images: ImageResults::None,
+        })
+    }
+
     /// Fails where something is asked for that takes classes.
     fn check_captions_alone(&self) -> Result<()> {
+        match self.asked_of_classes() {
+            Some(what) => Err(EvalError::NoClasses { data: self.test.name.clone(), what }),
+            None => Ok(()),
+        }
+    }
+
+    /// Something that is asked for and takes classes of images.
+    fn asked_of_classes(&self) -> Option<&'static str> {
         let asked = [
             (self.shift.is_some(), "what is judged on corrupted images"),
             (!self.ood.sets.is_empty(), "telling out-of-distribution images"),
             (self.predictions.is_some(), "a file of predictions"),
         ];
-        match asked.into_iter().find(|(asked, _)| *asked) {
-            Some((_, what)) => Err(EvalError::NoClasses { data: self.test.name.clone(), what }),
-            None => Ok(()),
-        }
+        asked.into_iter().find(|(asked, _)| *asked).map(|(_, what)| what)
     }
 }
 

@@ -16,6 +16,15 @@ pub(super) fn caption(file: &str) -> &'static str {
         "confusion" => {
             "Rows are what images show, columns what they are taken for; all that is off the diagonal is a mistake."
         }
+        "pixel-classes" => {
+            "Of all pixels that are of a class or taken for it, those that are both; the dashed line is the mean."
+        }
+        "pixel-confusion" => {
+            "Rows are what pixels are of, columns what they are taken for, as shares of the row."
+        }
+        "pixel-reliability" => {
+            "Each point is a bin of pixels: how sure the model was, and how often it was right."
+        }
         "members-error" | "members-nll" => {
             "Bars are members alone, the dashed line is the mean of their probabilities."
         }

@@ -5,7 +5,10 @@ use omma_report::Page;
 use super::{Draft, Fact, Report, pictures};
 use crate::{
     gallery::Gallery,
-    protocols::{Evaluation, contrast::ContrastRecord, ood, test::TestRecord},
+    protocols::{
+        Evaluation, contrast::ContrastRecord, ood, segmentation::SegmentationRecord,
+        test::TestRecord,
+    },
 };
 
 /// Scores, calibration, members, corruptions and out-of-distribution images on one page, of the record alone.
@@ -19,10 +22,15 @@ pub fn evaluation_page_with(evaluation: &Evaluation, gallery: &Gallery) -> Repor
     let Evaluation { data, test, contrast, .. } = evaluation;
     let about = format!("{} images of {data}{}", evaluation.samples(), evaluation.among());
     let mut facts: Vec<Fact> = test.iter().flat_map(TestRecord::facts).collect();
+    facts.extend(evaluation.segmentation.iter().flat_map(SegmentationRecord::facts));
     facts.extend(contrast.iter().flat_map(ContrastRecord::facts));
     facts.extend(evaluation.shift.as_ref().map(|shift| shift.fact()));
     facts.extend(ood::fact(&evaluation.ood));
     let mut draft = Draft::new(Page::new(title, about).facts(facts));
+    if let Some(found) = &evaluation.segmentation {
+        draft = found.section(draft, &evaluation.classes);
+        draft = pictures::segmentation(draft, gallery, &evaluation.classes);
+    }
     if let Some(contrast) = contrast {
         draft = contrast.section(draft);
         draft = pictures::retrieval(draft, gallery);
@@ -59,8 +67,9 @@ fn tested(
 fn cost(evaluation: &Evaluation) -> Vec<Vec<String>> {
     let millions = |count: u64| format!("{:.2} M", count as f64 / 1e6);
     let cost = evaluation.cost;
-    let speed =
-        evaluation.test.as_ref().map(|test| format!("{:.0} images/s", test.images_per_second));
+    let pixels = || evaluation.segmentation.as_ref().map(|found| found.images_per_second);
+    let speed = evaluation.test.as_ref().map(|test| test.images_per_second).or_else(pixels);
+    let speed = speed.map(|speed| format!("{speed:.0} images/s"));
     let memory = evaluation.peak_rss_bytes.map(|bytes| format!("{} MiB", bytes >> 20));
     let rows = [
         ("parameters", millions(cost.parameters)),

@@ -16,7 +16,7 @@ pub use self::{
     comparison::comparison_page,
     evaluation::{evaluation_page, evaluation_page_with},
     files::{write_evaluation, write_report},
-    pictures::{add_contrast, add_pictures},
+    pictures::{add_contrast, add_pictures, add_segmentation},
 };
 use crate::{
     digits::{Digits, Scored},

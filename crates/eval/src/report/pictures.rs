@@ -5,8 +5,8 @@ use omma_report::Page;
 
 use super::Draft;
 use crate::{
-    gallery::{CorruptionPictures, ExpertPictures, Gallery, LayerPictures},
-    protocols::contrast::Contrast,
+    gallery::{CorruptionPictures, ExpertPictures, Gallery, LayerPictures, legend},
+    protocols::{contrast::Contrast, segmentation::SegmentationTest},
 };
 
 /// Adds the pictures of predictions and of experts to a page of any kind.
@@ -65,6 +65,26 @@ pub(super) fn predictions(draft: Draft, gallery: &Gallery) -> Draft {
                 .picture_rows(pictures.classes.clone());
         }
         page
+    })
+}
+
+/// Adds how pixels are labelled, with examples, to a page.
+pub fn add_segmentation(page: Page, found: &SegmentationTest, classes: &[String]) -> Page {
+    let gallery = Gallery::default().with_segmentation(&found.shown);
+    segmentation(found.record.section(Draft::new(page), classes), &gallery, classes).page
+}
+
+/// Classes of pixels, and the experts of patches.
+pub(super) fn segmentation(draft: Draft, gallery: &Gallery, classes: &[String]) -> Draft {
+    let rows = &gallery.segmentation;
+    if rows.is_empty() {
+        return draft;
+    }
+    let text = "Test images, evenly spread: what their pixels are, what they are taken for, where that is wrong (red; \
+                grey does not count), and which expert took most of each patch, in the deepest layers with experts \
+                (paper 003 Fig. 6).";
+    draft.add(|page| {
+        page.subsection("Images").text(text).picture_rows(rows.clone()).pictures(legend(classes))
     })
 }
 

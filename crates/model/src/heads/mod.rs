@@ -13,7 +13,7 @@ pub use classifier::Classifier;
 pub use contrast::{Contrast, Projection};
 use omma_base::Seed;
 pub use pooling::AttentionPooling;
-pub use segmenter::{Segmenter, pixel_cross_entropy, upsampled};
+pub use segmenter::{Segmenter, interpolated, pixel_cross_entropy, upsampled};
 
 use crate::{
     config::{HeadConfig, ModelConfig},

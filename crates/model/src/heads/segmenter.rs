@@ -56,23 +56,35 @@ impl Segmenter {
 /// Logits of patches, bilinearly interpolated to pixels with half-pixel centres (`align_corners = false`).
 ///
 /// - `logits`: `[N, rows · columns, classes]` of a grid of `(rows, columns)`
-/// - returns: `[N, classes, W, H]`: pixels column by column, which is how two products make them
+/// - returns: `[N, classes, W, H]`: pixels column by column, as [`interpolated`] has them
 pub fn upsampled(logits: Tensor<3>, grid: (usize, usize), to: Resolution) -> Tensor<4> {
     let (rows, columns) = grid;
     let [images, _, classes] = logits.dims();
-    let planes = images * classes;
-    let device = logits.device();
-    let across = Tensor::<2>::from_data(interpolation(columns, to.width), &device);
-    let down = Tensor::<2>::from_data(interpolation(rows, to.height), &device);
-    logits
-        .swap_dims(1, 2) // [N, classes, rows · columns]
-        .reshape([planes * rows, columns])
+    let planes = logits.swap_dims(1, 2).reshape([images, classes, rows, columns]);
+    interpolated(planes, (to.height, to.width))
+}
+
+/// Planes at another size, bilinearly with half-pixel centres, and turned over: by two products, each of which
+/// leaves the side that it has made in front. Twice gives planes as they were.
+///
+/// - `planes`: `[N, classes, rows, columns]`
+/// - `to`: rows and columns of the result
+/// - returns: `[N, classes, columns, rows]`
+pub fn interpolated(planes: Tensor<4>, to: (usize, usize)) -> Tensor<4> {
+    let [images, classes, rows, columns] = planes.dims();
+    let (to_rows, to_columns) = to;
+    let count = images * classes;
+    let device = planes.device();
+    let across = Tensor::<2>::from_data(interpolation(columns, to_columns), &device);
+    let down = Tensor::<2>::from_data(interpolation(rows, to_rows), &device);
+    planes
+        .reshape([count * rows, columns])
         .matmul(across)
-        .reshape([planes, rows, to.width])
+        .reshape([count, rows, to_columns])
         .swap_dims(1, 2)
-        .reshape([planes * to.width, rows])
+        .reshape([count * to_columns, rows])
         .matmul(down)
-        .reshape([images, classes, to.width, to.height])
+        .reshape([images, classes, to_columns, to_rows])
 }
 
 /// `[from, to]`: how much of each of `from` values is in each of `to` between them.
@@ -99,9 +111,8 @@ pub fn pixel_cross_entropy(
 ) -> Tensor<1> {
     let [images, classes, width, height] = logits.dims();
     let device = logits.device();
-    let (labels, counts): (Vec<i32>, Vec<f32>) = labels
-        .map(|label| label.map_or((0, 0.0), |label| (label as i32, 1.0)))
-        .unzip();
+    let (labels, counts): (Vec<i32>, Vec<f32>) =
+        labels.map(|label| label.map_or((0, 0.0), |label| (label as i32, 1.0))).unzip();
     let counted: f32 = counts.iter().sum();
     let shape = [images, 1, width * height];
     let labels = Tensor::<3, Int>::from_data(TensorData::new(labels, shape), &device);
@@ -115,7 +126,13 @@ mod tests {
     use super::*;
 
     /// The definition for one value: `PyTorch`'s `interpolate(mode="bilinear", align_corners=False)`.
-    fn value(grid: &[f32], (rows, columns): (usize, usize), to: Resolution, x: usize, y: usize) -> f32 {
+    fn value(
+        grid: &[f32],
+        (rows, columns): (usize, usize),
+        to: Resolution,
+        x: usize,
+        y: usize,
+    ) -> f32 {
         let source = |place: usize, from: usize, to: usize| {
             let at = ((place as f32 + 0.5) * from as f32 / to as f32 - 0.5).max(0.0);
             let low = (at.floor() as usize).min(from - 1);

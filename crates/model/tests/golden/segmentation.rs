@@ -26,9 +26,7 @@ pub(crate) fn check(case: &Case) {
     let model = with_values(model, |parameter| {
         Ok(match parameter.name.as_str() {
             "head.patches.weight" => Some(transposed(case).try_into_vec_as().unwrap()),
-            "head.patches.bias" => {
-                Some(case.tensor::<1>("param/bias").try_into_vec_as().unwrap())
-            }
+            "head.patches.bias" => Some(case.tensor::<1>("param/bias").try_into_vec_as().unwrap()),
             _ => None,
         })
     })

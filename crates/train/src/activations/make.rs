@@ -16,6 +16,7 @@ use omma_eval::images_of;
 use super::{Key, Source, Store, store::Writing};
 use crate::{
     error::{Result, TrainError},
+    recipe::Recipe,
     trainer::{Observer, Stop},
 };
 
@@ -84,6 +85,12 @@ fn own(folder: &Path, observer: &mut dyn Observer, stop: &Stop) -> Result<Folder
     }
 }
 
+/// Where the choices of a draw of all images come from; nothing where these are their middles alone.
+pub(super) fn draw_seed(recipe: &Recipe, draw: usize) -> Option<Seed> {
+    let seed = Seed::new(recipe.seed).named("activations").numbered(draw as u64);
+    (recipe.data.cache_augmentations > 0).then_some(seed)
+}
+
 fn make(
     source: &Source,
     key: &Key,
@@ -95,14 +102,13 @@ fn make(
     let Source { recipe, model, blocks, images } = *source;
     let draws = key.draws.max(1);
     let batch = (recipe.train.batch / recipe.train.parts().max(1)).max(1);
-    let seed = Seed::new(recipe.seed).named("activations");
     let mut writing = Writing::begin(folder, key)?;
     observer.counting("making activations of the frozen part", 0, images.len() * draws);
     let mut done = 0;
     for draw in 0..draws {
         let mut loader = EvalLoader::new(images.clone(), recipe.pixels(), batch);
-        if key.draws > 0 {
-            loader = loader.with_augmentation(recipe.augment, seed.numbered(draw as u64));
+        if let Some(seed) = draw_seed(recipe, draw) {
+            loader = loader.with_augmentation(recipe.augment, seed);
         }
         for batch in loader {
             stop.check()?;

@@ -10,6 +10,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("vit", include_str!("../../recipes/vit.toml")),
     ("vmoe", include_str!("../../recipes/vmoe.toml")),
     ("e3", include_str!("../../recipes/e3.toml")),
+    ("segment", include_str!("../../recipes/segment.toml")),
     ("limoe", include_str!("../../recipes/limoe.toml")),
     ("limoe-dense", include_str!("../../recipes/limoe-dense.toml")),
     ("soft-moe", include_str!("../../recipes/soft-moe.toml")),

@@ -7,6 +7,7 @@ mod classification;
 mod contrast;
 mod mimo;
 mod scores;
+mod segmentation;
 
 use std::{path::Path, sync::Arc};
 
@@ -23,6 +24,7 @@ pub(crate) use self::contrast::{Part, Pull};
 use self::{
     classification::Classification,
     contrast::{Contrast, found_tokenizer},
+    segmentation::Segmentation,
 };
 pub use self::{
     contrast::ContrastLoss,
@@ -42,6 +44,8 @@ pub enum TaskKind {
     /// What does the image show?
     #[default]
     Classification,
+    /// What does every pixel belong to?
+    Segmentation,
     /// Which text belongs to which image?
     Contrast,
 }
@@ -51,6 +55,7 @@ impl TaskKind {
     pub fn measures(self) -> &'static [Measure] {
         match self {
             Self::Classification => classification::MEASURES,
+            Self::Segmentation => segmentation::MEASURES,
             Self::Contrast => contrast::MEASURES,
         }
     }
@@ -61,6 +66,7 @@ impl TaskKind {
     pub(crate) fn of(recipe: &Recipe, data: &Splits, run: Option<&Path>) -> Result<Arc<dyn Task>> {
         match recipe.task {
             Self::Classification => Ok(Arc::new(Classification::new(recipe, data)?)),
+            Self::Segmentation => Ok(Arc::new(Segmentation::new(recipe, data)?)),
             Self::Contrast => {
                 let task = Contrast::check(recipe, data)
                     .and_then(|()| found_tokenizer(recipe, run, &data.train))

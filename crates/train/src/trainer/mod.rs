@@ -155,7 +155,7 @@ impl Trainer {
         let cost = recipe.model.cost(recipe.model.image.resolution)?;
         let outline = Outline {
             steps: recipe.total_steps(data.train.len()),
-            classes: data.train.classes().len(),
+            classes: task.class_names().map_or(data.train.classes().len(), <[String]>::len),
             train_images: data.train.len(),
             validation_images: data.validation.len(),
             test_images: data.test.len(),
@@ -243,9 +243,7 @@ impl Trainer {
         let model = self.model.clone().valid();
         let source = Source { recipe, model: &model, blocks, images: &data.train };
         let store = open_or_make(&source, device, observer, stop)?;
-        let (targets, batch, ahead) = (options.targets, options.batch, options.prefetch);
-        let loader =
-            ActivationLoader::new(store, &data.train, targets, batch, (seed, cursor), ahead)?;
+        let loader = ActivationLoader::new(store, recipe, &data.train, options, (seed, cursor))?;
         Ok(Feed::Activations(loader))
     }
 
