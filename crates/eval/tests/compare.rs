@@ -36,6 +36,7 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
             images_per_second: 1.0,
         }),
         contrast: None,
+        segmentation: None,
         temperature: None,
         shift: None,
         ood: BTreeMap::from([(

@@ -108,6 +108,7 @@ fn protocol(label: &str, test: Images) -> Protocol {
         },
         binning: Binning::default(),
         batch: 16,
+        windows: Default::default(),
         predictions: None,
         options: Vec::new(),
     }

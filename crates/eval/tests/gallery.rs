@@ -53,6 +53,7 @@ fn evaluated(
         },
         binning: Binning::default(),
         batch: 16,
+        windows: Default::default(),
         predictions: None,
         options: Vec::new(),
     };

@@ -86,6 +86,7 @@ fn load() -> String {
         labels: (0..32).map(|i| i.to_string()).collect(),
         groups: vec![("load".to_owned(), values)],
         reference: Some(("balanced".to_owned(), 1.0 / 32.0)),
+        errors: Vec::new(),
     }
     .svg()
 }
@@ -100,6 +101,7 @@ fn loads_by_layer() -> String {
         labels: CLASSES.map(str::to_owned).to_vec(),
         groups: (0..3).map(|i| (format!("expert {i}"), values(i * 31))).collect(),
         reference: None,
+        errors: Vec::new(),
     }
     .svg()
 }

@@ -63,6 +63,7 @@ fn figures(values: &[f64]) -> Vec<String> {
             labels: names.clone(),
             groups,
             reference: Some((name(), 0.5)),
+            errors: Vec::new(),
         }
         .svg(),
         HeatMap {

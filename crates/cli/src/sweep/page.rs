@@ -141,7 +141,7 @@ fn bars(
         labels.iter().map(|label| of(label).map_or(f64::NAN, |(_, score, _)| *score)).collect()
     };
     let groups = groups.iter().map(|(name, points)| (named(name), heights(points))).collect();
-    Bars { title, x_label: key.to_owned(), y_label, labels, groups, reference: None }.svg()
+    Bars { title, x_label: key.to_owned(), y_label, labels, groups, ..Bars::default() }.svg()
 }
 
 #[cfg(test)]

@@ -331,6 +331,7 @@ impl CaptionRecord {
             labels: self.retrieval.text_to_image.recall.each().map(|(k, _)| k.to_string()).to_vec(),
             groups: self.ways().map(|(way, recall)| (way.to_owned(), shares(recall))).to_vec(),
             reference: None,
+            errors: Vec::new(),
         }
         .svg()
     }

@@ -249,6 +249,7 @@ impl SegmentationRecord {
                 order.iter().map(|class| 100.0 * self.iou[*class].unwrap_or_default()).collect(),
             )],
             reference: Some(("mean".to_owned(), 100.0 * self.mean_iou)),
+            errors: Vec::new(),
         };
         let row = |row: &Vec<u64>| row.iter().map(|count| *count as f64).collect();
         let confusion = HeatMap {

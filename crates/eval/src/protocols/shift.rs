@@ -315,6 +315,7 @@ impl Shift {
             labels: self.corruptions.keys().map(|name| words(name)).collect(),
             groups: vec![("error".to_owned(), errors.collect())],
             reference: Some(("as it is".to_owned(), 100.0 * clean.error)),
+            errors: Vec::new(),
         }
         .svg()
     }

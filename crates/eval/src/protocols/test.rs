@@ -258,6 +258,7 @@ impl TestRecord {
                 labels: (0..self.members.len()).map(name).collect(),
                 groups: vec![("alone".to_owned(), self.members.iter().map(of).collect())],
                 reference: Some(("together".to_owned(), of(&self.summary))),
+                errors: Vec::new(),
             };
             (file.to_owned(), figure.svg())
         };
@@ -298,6 +299,7 @@ impl TestRecord {
             labels: self.reliability.iter().map(|bin| format!("{:.2}", bin.confidence)).collect(),
             groups: vec![("test images".to_owned(), self.reliability.iter().map(share).collect())],
             reference: None,
+            errors: Vec::new(),
         }
         .svg()
     }
@@ -319,6 +321,7 @@ impl TestRecord {
             labels: order.iter().map(|(class, _)| (*class).clone()).collect(),
             groups: vec![("error".to_owned(), errors)],
             reference: Some(("mean".to_owned(), 100.0 * self.summary.error)),
+            errors: Vec::new(),
         }
         .svg()
     }

@@ -43,6 +43,13 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
             )
             .figures(figures.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
     }
+    let bars = system_figures(comparison);
+    if !bars.is_empty() {
+        let text = "Bars are means over seeds, whiskers their standard errors.";
+        let svgs = bars.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>();
+        page = page.section("System by system").text(text).figures(svgs);
+        figures.extend(bars);
+    }
     if let Some(table) = comparison.gains_table() {
         let gains = gain_figure(comparison);
         let text = format!(
@@ -161,10 +168,66 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
             labels: with_kl.iter().map(|(row, _)| row.label.clone()).collect(),
             groups: vec![("KL".to_owned(), with_kl.iter().map(|(_, kl)| kl.mean).collect())],
             reference: None,
+            errors: Vec::new(),
         };
         figures.push(("kl".to_owned(), bars.svg()));
     }
     figures
+}
+
+/// How images and texts find each other, and what pixels are taken for, system by system.
+fn system_figures(comparison: &Comparison) -> Vec<(String, String)> {
+    let told_apart: &[Share] =
+        &[("images", |row| row.images_told_apart), ("texts", |row| row.texts_told_apart)];
+    let recall: &[Share] = &[
+        ("text to image", |row| Some(row.text_to_image?.at_1)),
+        ("image to text", |row| Some(row.image_to_text?.at_1)),
+    ];
+    let zero_shot: &[Share] = &[("accuracy", |row| {
+        let error = row.error.filter(|_| row.reads)?;
+        Some(Estimate { mean: 1.0 - error.mean, ..error })
+    })];
+    let mean_iou: &[Share] = &[("mean IoU", |row| row.mean_iou)];
+    let figures = [
+        bars_of(comparison, "zero-shot", "Zero-shot accuracy", zero_shot),
+        bars_of(comparison, "told-apart", "Pairs told apart", told_apart),
+        bars_of(comparison, "recall", "Recall at 1", recall),
+        bars_of(comparison, "mean-iou", "Mean intersection over union", mean_iou),
+    ];
+    figures.into_iter().flatten().collect()
+}
+
+/// What a group of bars is called, and a share that systems have.
+type Share = (&'static str, fn(&Row) -> Option<Estimate>);
+
+/// Shares of all systems that have them, in per cent, with standard errors; nothing where none has.
+fn bars_of(
+    comparison: &Comparison,
+    file: &str,
+    title: &str,
+    shares: &[Share],
+) -> Option<(String, String)> {
+    let has = |row: &&Row| shares.iter().all(|(_, of)| of(row).is_some());
+    let rows: Vec<&Row> = comparison.rows.iter().filter(has).collect();
+    let values = |of: fn(&Row) -> Option<Estimate>, number: fn(Estimate) -> f64| {
+        rows.iter().filter_map(|row| Some(100.0 * number(of(row)?))).collect::<Vec<f64>>()
+    };
+    let bars = Bars {
+        title: title.to_owned(),
+        x_label: String::new(),
+        y_label: "%".to_owned(),
+        labels: rows.iter().map(|row| row.label.clone()).collect(),
+        groups: shares
+            .iter()
+            .map(|(name, of)| ((*name).to_owned(), values(*of, |one| one.mean)))
+            .collect(),
+        reference: None,
+        errors: shares
+            .iter()
+            .map(|(_, of)| values(*of, |one| one.standard_error.unwrap_or_default()))
+            .collect(),
+    };
+    (!rows.is_empty()).then(|| (file.to_owned(), bars.svg()))
 }
 
 /// Whether costs are so far apart that only a logarithmic axis shows all of them: by about a decade.
@@ -199,6 +262,7 @@ fn gain_figure(comparison: &Comparison) -> (String, String) {
         labels: comparison.gains.iter().map(|gain| gain.label.clone()).collect(),
         groups,
         reference: as_factors.then(|| (comparison.baseline.clone(), 1.0)),
+        errors: Vec::new(),
     };
     ("gains".to_owned(), bars.svg())
 }

@@ -20,6 +20,8 @@ pub struct Bars {
     pub groups: Vec<(String, Vec<f64>)>,
     /// A name and a height at which a dashed line runs, such as the load of balanced experts.
     pub reference: Option<(String, f64)>,
+    /// Per group, how far each value may be off; whiskers show it. Empty where that is not known.
+    pub errors: Vec<Vec<f64>>,
 }
 
 impl Bars {
@@ -31,7 +33,11 @@ impl Bars {
             all.copied().filter(|value| Scale::Linear.shows(*value))
         };
         let reference = self.reference.as_ref().map(|(_, value)| *value);
-        let heights = values().chain(reference).chain([0.0]);
+        let ends = self.groups.iter().zip(&self.errors).flat_map(|((_, values), errors)| {
+            values.iter().zip(errors).flat_map(|(value, error)| [value - error, value + error])
+        });
+        let ends = ends.filter(|end| Scale::Linear.shows(*end));
+        let heights = values().chain(ends).chain(reference).chain([0.0]);
         let y = Axis::over(heights, Scale::Linear, None, 5).filter(|_| values().next().is_some());
         let Some(y) = y else {
             return Svg::new(&self.title).0.no_data(EMPTY);
@@ -63,6 +69,17 @@ impl Bars {
                 ));
             }
             chart.svg.add(format_args!("</g>"));
+            let errors = self.errors.get(group).into_iter().flatten();
+            for (i, (value, error)) in values.iter().zip(errors).take(self.labels.len()).enumerate()
+            {
+                let shows = |value: f64| Scale::Linear.shows(value);
+                if shows(*value) && shows(*error) && *error > 0.0 {
+                    let left = chart.left + slot * (i as f64 + gap / 2.0);
+                    let x = left + thickness * (group as f64 + 0.5);
+                    let (low, high) = (chart.y(value - error), chart.y(value + error));
+                    chart.whisker(Colour::Ink, x, low, high, 0.0);
+                }
+            }
         }
         if let Some(value) = reference.filter(|value| Scale::Linear.shows(*value)) {
             chart.reference(value);
@@ -89,6 +106,20 @@ impl Bars {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whiskers_show_how_far_bars_may_be_off() {
+        let bars = |errors: Vec<Vec<f64>>| Bars {
+            labels: ["a", "b"].map(str::to_owned).into(),
+            groups: vec![("recall".to_owned(), vec![4.0, 2.0])],
+            errors,
+            ..Bars::default()
+        };
+        let plain = bars(Vec::new()).svg();
+        let with = bars(vec![vec![0.5, f64::NAN]]).svg();
+        assert!(with.len() > plain.len() && !with.contains("NaN"), "{with}");
+        assert!(bars(vec![vec![40.0, 0.0]]).svg().contains("40"), "the axis has room for them");
+    }
 
     #[test]
     fn bars_without_a_value_are_left_out() {

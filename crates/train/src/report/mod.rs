@@ -183,6 +183,7 @@ fn routing(test: &[LayerHealth], train: &[TrainRecord]) -> Vec<Figure> {
                 layer.load.iter().map(|load| 100.0 * load).collect(),
             )],
             reference: Some(("balanced".to_owned(), 100.0 / experts.max(1) as f64)),
+            errors: Vec::new(),
         };
         let caption = "The share of the tokens' choices that each expert serves.";
         figures.push(Figure::from((bars.svg(), caption)));

@@ -90,6 +90,7 @@ fn figures(recipe: &Recipe, train: &[TrainRecord], last: &TrainRecord) -> Vec<Fi
             labels: (0..layer.load.len()).map(|expert| expert.to_string()).collect(),
             groups: groups.collect(),
             reference: Some(("balanced".to_owned(), 100.0 / layer.load.len().max(1) as f64)),
+            errors: Vec::new(),
         };
         let caption = "Who goes where at the end of training.";
         figures.push(Figure::from((bars.svg(), caption)));
