@@ -73,8 +73,12 @@ impl TargetKind {
     ) -> Result<Target> {
         let classes = data.classes().len();
         match self {
-            // Where there are only captions, there is no class to be wrong about.
-            Self::Classes { .. } if classes == 0 && data.has_captions() => Ok(Target::Class(0)),
+            // Where there are only captions or masks, there is no class to be wrong about.
+            Self::Classes { .. }
+                if classes == 0 && (data.has_captions() || data.pixel_classes().is_some()) =>
+            {
+                Ok(Target::Class(0))
+            }
             Self::Classes { .. } if sample.label >= classes => {
                 Err(DataError::Label { index, label: sample.label, classes })
             }

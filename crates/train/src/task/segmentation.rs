@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use omma_base::{Resolution, Seed};
-use omma_data::{IGNORED, Selection, Shared, TargetKind, Targets};
+use omma_data::{IGNORED, Selection, Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
     Binning, Images, SegmentationProtocol, System, Windows, metrics::largest, nearby_baseline,
     report::add_segmentation, segmentation,
@@ -60,6 +60,11 @@ impl Segmentation {
             return Err(recipe_error(
                 "train.label_smoothing is of classes of images, and segmentation is of pixels"
                     .to_owned(),
+            ));
+        }
+        if recipe.mixing != Mixing::default() {
+            return Err(recipe_error(
+                "mixing.* mixes images of different classes, and segmentation is of pixels".to_owned(),
             ));
         }
         let image = &recipe.model.image;
