@@ -11,6 +11,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("vmoe", include_str!("../../recipes/vmoe.toml")),
     ("e3", include_str!("../../recipes/e3.toml")),
     ("segment", include_str!("../../recipes/segment.toml")),
+    ("finetune-segment", include_str!("../../recipes/finetune-segment.toml")),
     ("limoe", include_str!("../../recipes/limoe.toml")),
     ("limoe-dense", include_str!("../../recipes/limoe-dense.toml")),
     ("soft-moe", include_str!("../../recipes/soft-moe.toml")),
