@@ -3,6 +3,7 @@
 mod adapt;
 mod deep_ensemble;
 mod permute;
+mod prune;
 mod reconfigure;
 mod soup;
 mod truncate;
@@ -11,6 +12,7 @@ mod upcycle;
 pub use adapt::{Target, adapt};
 pub use deep_ensemble::DeepEnsemble;
 pub use permute::permute_experts;
+pub use prune::{KeptExperts, prune};
 pub use reconfigure::reconfigure;
 pub use soup::{first_difference, soup};
 pub use truncate::truncated;
