@@ -6,6 +6,7 @@ mod permute;
 mod prune;
 mod reconfigure;
 mod soup;
+mod thin;
 mod truncate;
 mod upcycle;
 
@@ -15,5 +16,6 @@ pub use permute::permute_experts;
 pub use prune::{KeptExperts, prune};
 pub use reconfigure::reconfigure;
 pub use soup::{first_difference, soup};
+pub use thin::{DenseBlock, DenseFrom, thin};
 pub use truncate::truncated;
 pub use upcycle::{Start, Upcycling, step_zero_difference, upcycle};

@@ -2,6 +2,7 @@
 
 mod adapt;
 mod prune;
+mod thin;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_base::Seed;
