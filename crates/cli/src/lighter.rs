@@ -117,8 +117,8 @@ pub(crate) fn record(
     per_second: Option<f64>,
     score: Option<ModelScore>,
 ) -> ModelRecord {
-    let count = parameters(model).iter().map(|one| one.shape.iter().product::<usize>() as u64);
-    let parameters = count.sum();
+    let all = parameters(model).into_iter();
+    let parameters = all.map(|one| one.shape.iter().product::<usize>() as u64).sum();
     ModelRecord { parameters, bytes: 4 * parameters, per_second, score }
 }
 

@@ -14,6 +14,7 @@ const SMALL: &[&str] = &[
     "model.mlp=32",
     "model.moe.experts=6",
     "model.moe.k=1",
+    "model.moe.hidden=32",
     "model.moe.placement=1,3",
     "model.moe.start.shared=false",
     "data.train_samples=300",
@@ -222,8 +223,6 @@ fn what_cannot_be_pruned_is_said() {
     assert!(error(here, &["prune", "run", "plain", "--keep", "3"]).contains("--force"));
     assert!(!here.join("out").exists(), "nothing was written");
     // Slots of soft routing can go as well.
-    small(here, "soft", &["train.steps=2", "model.moe=none"]);
-    fs::remove_dir_all(here.join("soft")).unwrap();
     let soft: Vec<&str> = SMALL.iter().copied().filter(|one| !one.contains("moe.k")).collect();
     let soft = [&soft[..], &["train.steps=2", "model.moe.slots=2"]].concat();
     train(here, "soft-moe", "soft", &soft);

@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_eval::{
     pruning::{
-        CurveProtocol, Judge, KeepOrder, LayerRecord, LayerUsage, ModelRecord, PruningCurve,
+        CurveProtocol, Judge, KeepOrder, LayerRecord, LayerUsage, ModelRecord, Pace, PruningCurve,
         PruningRecord, Wish, expert_usage, pace, pruning_curve, pruning_page,
     },
     report::write_report,
@@ -131,7 +131,8 @@ impl Prune {
             Some(kept) => Some(prune(model, kept, mode, device)?),
             None => None,
         };
-        let (before, after) = compared(model, pruned.as_ref(), &judge, modality, &mut watch)?;
+        let (before, after, speed_ratio) =
+            compared(model, pruned.as_ref(), &judge, modality, &mut watch)?;
         let curve = match self.curve {
             true => {
                 let protocol = CurveProtocol { modality, seeds: self.seeds.into() };
@@ -157,6 +158,7 @@ impl Prune {
             measure: measure.map(str::to_owned),
             before,
             after,
+            speed_ratio,
             curve,
         };
         if let Some(pruned) = &pruned {
@@ -234,20 +236,20 @@ fn kept(
     Ok(kept)
 }
 
-/// Both models with their sizes, speeds and scores.
+/// Both models with their sizes, speeds and scores, and how much faster the second is.
 fn compared(
     model: &VisionTransformer,
     pruned: Option<&VisionTransformer>,
     judge: &Judge,
     modality: Option<usize>,
     watch: &mut Watch,
-) -> Result<(ModelRecord, Option<ModelRecord>)> {
+) -> Result<(ModelRecord, Option<ModelRecord>, Option<f64>)> {
     let scored = judge.measure(model).is_some();
     let whole = match scored {
         true => Some(judge.score("the whole model", model, model, watch)?),
         false => None,
     };
-    let Some(pruned) = pruned else { return Ok((record(model, None, whole), None)) };
+    let Some(pruned) = pruned else { return Ok((record(model, None, whole), None, None)) };
     let left = match scored {
         true => {
             let of_images = if modality == Some(TEXTS) { model } else { pruned };
@@ -256,8 +258,10 @@ fn compared(
         }
         false => None,
     };
-    let [before, after] = pace([model, pruned], judge, modality, watch)?;
-    Ok((record(model, Some(before), whole), Some(record(pruned, Some(after), left))))
+    let Pace { per_second: [before, after], ratio } =
+        pace([model, pruned], judge, modality, watch)?;
+    let after = record(pruned, Some(after), left);
+    Ok((record(model, Some(before), whole), Some(after), Some(ratio)))
 }
 
 fn layer_record(
@@ -328,7 +332,8 @@ fn show_change(record: &PruningRecord, after: &ModelRecord, texts: bool) -> Resu
     if let (Some(old), Some(new)) = (before.per_second, after.per_second) {
         let unit = if texts { "text" } else { "image" };
         let words = [old, new].map(|pace| rate(pace, unit));
-        say(format!("speed: {} → {} ({:.2} ×)", words[0], words[1], new / old))?;
+        let ratio = record.speed_ratio.map_or(String::new(), |ratio| format!(" ({ratio:.2} ×)"));
+        say(format!("speed: {} → {}{ratio}", words[0], words[1]))?;
     }
     if let (Some(old), Some(new)) = (&before.score, &after.score) {
         let measure = record.measure.as_deref().unwrap_or("accuracy");

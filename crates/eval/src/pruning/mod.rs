@@ -20,7 +20,7 @@ pub use self::{
     curve::{CurvePoint, CurveProtocol, KeptBy, PruningCurve, pruning_curve},
     judge::{Judge, ModelScore},
     order::{KeepOrder, Wish},
-    pace::pace,
+    pace::{Pace, pace},
     report::{LayerRecord, ModelRecord, PruningRecord, pruning_page},
     usage::{LayerUsage, expert_usage},
 };

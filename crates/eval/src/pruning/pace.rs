@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Rounds, in each of which every model sees everything once.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 /// Batches of a round.
 const BATCHES: usize = 4;
 
@@ -25,14 +25,24 @@ enum Input {
     Texts(Tensor<2, Int>),
 }
 
-/// Images, or for the modality of texts texts, that each of two models takes per second: the medians of rounds in
-/// which they take turns, on the same inputs, which are in memory. Both have the same inputs.
+/// How fast two models are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Images, or texts, that each takes per second: the medians of the rounds.
+    pub per_second: [f64; 2],
+    /// How much faster the second is: the median over rounds, of which each has its own answer, whatever else the
+    /// machine does meanwhile.
+    pub ratio: f64,
+}
+
+/// Measures two models, in rounds in which they take turns, on the same images in memory; for the modality of texts,
+/// on texts.
 pub fn pace(
     models: [&VisionTransformer; 2],
     judge: &Judge,
     modality: Option<usize>,
     watcher: &mut dyn Watcher,
-) -> Result<[f64; 2]> {
+) -> Result<Pace> {
     let (inputs, count) = match modality {
         Some(TEXTS) => texts(models[0], judge)?,
         _ => images(models[0], judge)?,
@@ -55,10 +65,15 @@ pub fn pace(
             }
         }
     }
-    Ok(seconds.map(|mut all| {
-        all.sort_by(f64::total_cmp);
-        count as f64 / all[all.len() / 2].max(1e-9)
-    }))
+    let [first, second] = &seconds;
+    let ratios = first.iter().zip(second).map(|(first, second)| first / second.max(1e-9)).collect();
+    let per_second = seconds.map(|seconds| count as f64 / median(seconds).max(1e-9));
+    Ok(Pace { per_second, ratio: median(ratios) })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn run(model: &VisionTransformer, input: &Input) -> Result<()> {

@@ -37,6 +37,9 @@ pub struct PruningRecord {
     /// What is left; nothing where only curves were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<ModelRecord>,
+    /// How much faster that is, round by round, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_ratio: Option<f64>,
     /// Scores against experts left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curve: Option<PruningCurve>,
@@ -107,8 +110,8 @@ pub fn pruning_page(record: &PruningRecord) -> Report {
     if let Some(after) = after {
         let share = 100.0 * after.parameters as f64 / before.parameters.max(1) as f64;
         facts.push(("Parameters left", format!("{share:.1} %"), after.parameters.to_string()));
-        if let (Some(old), Some(new)) = (before.per_second, after.per_second) {
-            facts.push(("Speed", format!("{:.2} ×", new / old), format!("{new:.0} per second")));
+        if let (Some(ratio), Some(new)) = (record.speed_ratio, after.per_second) {
+            facts.push(("Speed", format!("{ratio:.2} ×"), format!("{new:.0} per second")));
         }
         if let (Some(old), Some(new)) = (&before.score, &after.score) {
             let measure = record.measure.clone().unwrap_or_default();
@@ -327,6 +330,7 @@ mod tests {
             measure: Some("accuracy".to_owned()),
             before: model(1000),
             after: Some(model(600)),
+            speed_ratio: Some(1.25),
             curve: Some(PruningCurve {
                 measure: "accuracy".to_owned(),
                 experts: 2,
@@ -344,7 +348,7 @@ mod tests {
             "pruning-block-3",
         ];
         assert_eq!(names, expected);
-        for word in ["60.0 %", "router-drop, any", "25.0 ± 0.0", "1 of 2", "75.00"] {
+        for word in ["60.0 %", "1.25 ×", "router-drop, any", "25.0 ± 0.0", "1 of 2", "75.00"] {
             assert!(html.contains(word), "{word}");
         }
         let text = serde_json::to_string(&record).unwrap();
