@@ -195,6 +195,14 @@ fn a_model_that_reads_is_pruned_for_one_modality() {
         assert_eq!(layer["shares"], layer["modalities"]["text"]);
         assert_ne!(layer["shares"], layer["modalities"]["image"]);
     }
+    // Texts through what is left, against images of the whole model: by the curve as by the file.
+    let same = |point: &&Value| {
+        point["experts"] == 2 && point["mode"] == "predict" && point["kept_by"] == "rank"
+    };
+    let points = found["curve"]["points"].as_array().unwrap();
+    let nll = |score: &Value| score["nll"].as_f64().unwrap();
+    let (point, after) = (points.iter().find(same).unwrap(), &found["after"]["score"]);
+    assert!((nll(point) - nll(after)).abs() < 1e-4, "{point} {after}");
     let tokenizer = |run: &str| fs::read(here.join(run).join("tokenizer.json")).unwrap();
     assert_eq!(tokenizer("texts"), tokenizer("pairs"));
     omma(here, &["eval", "texts", "--data", "world", "--limit", "20"]).assert().success();

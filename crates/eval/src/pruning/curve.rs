@@ -91,6 +91,11 @@ pub fn pruning_curve(
     let least = ranked.iter().map(KeepOrder::least).max().unwrap_or(1);
     let most = ranked.iter().map(KeepOrder::most).max().unwrap_or(1);
     let whole = judge.score("the whole model", model, model, watcher)?;
+    // Where texts alone pass what is left, images pass the whole model once.
+    let images = match modality {
+        Some(TEXTS) => Some((judge.embedded(model, watcher)?, model.scale())),
+        _ => None,
+    };
     let mut points = Vec::new();
     for experts in counts(least, most) {
         for mode in [PruneMode::Predict, PruneMode::Drop] {
@@ -102,9 +107,13 @@ pub fn pruning_curve(
                     false => {
                         let what = format!("{experts} of {most} experts");
                         let pruned = prune(model, &kept, mode, judge.device)?;
-                        let of_images = if modality == Some(TEXTS) { model } else { &pruned };
                         let of_texts = if modality == Some(IMAGES) { model } else { &pruned };
-                        judge.score(&what, of_images, of_texts, watcher)?
+                        match &images {
+                            Some((images, scale)) => {
+                                judge.score_texts(&what, (images, *scale), of_texts, watcher)?
+                            }
+                            None => judge.score(&what, &pruned, of_texts, watcher)?,
+                        }
                     }
                 };
                 points.push(CurvePoint { experts, mode, kept_by: *kept_by, coverage, score });

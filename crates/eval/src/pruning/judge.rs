@@ -11,7 +11,7 @@ use crate::{
     metrics::ContrastiveAccuracy,
     prompts::Templates,
     protocols::test::{Test, TestProtocol},
-    reader::Reader,
+    reader::{EmbeddedData, Reader},
     stream::{Images, Watcher},
     summary::Binning,
     system::System,
@@ -106,21 +106,57 @@ impl<'a> Judge<'a> {
         Reader::new(model, tokenizer, self.device)
     }
 
-    /// How many images find their own caption in a batch.
+    /// Images, and their captions where they have any, as a model's vectors: what [`score_texts`](Self::score_texts)
+    /// compares texts with.
+    pub(super) fn embedded(
+        &self,
+        model: &VisionTransformer,
+        watcher: &mut dyn Watcher,
+    ) -> Result<EmbeddedData> {
+        self.reader(model)?.data(self.images, self.batch, watcher)
+    }
+
+    /// What images score that have passed a model already, with texts that pass another.
+    ///
+    /// - `scale`: what similarities are multiplied by
+    pub(super) fn score_texts(
+        &self,
+        what: &str,
+        (images, scale): (&EmbeddedData, f64),
+        of_texts: &VisionTransformer,
+        watcher: &mut dyn Watcher,
+    ) -> Result<ModelScore> {
+        let watcher = &mut Named { name: what, watcher };
+        let reader = self.reader(of_texts)?;
+        if let Some((names, templates)) = self.labels {
+            let (classes, _) = reader.classifier(names, templates, self.batch, watcher)?;
+            let found = images.zero_shot(&classes, scale, Binning::default());
+            return Ok(ModelScore { accuracy: 1.0 - found.error, nll: Some(found.nll) });
+        }
+        watcher.begins(what, images.captions.len());
+        let (texts, counts) = reader.texts(&images.captions, self.batch, watcher)?;
+        self.told_apart(&EmbeddedData { texts, counts, ..images.clone() }, watcher)
+    }
+
+    /// What images score that pass one model, with texts that pass another, by pairs alone.
     fn score_pairs(
         &self,
         of_images: &VisionTransformer,
         of_texts: &VisionTransformer,
         watcher: &mut dyn Watcher,
     ) -> Result<ModelScore> {
-        let mut found = self.reader(of_images)?.data(self.images, self.batch, watcher)?;
+        let mut found = self.embedded(of_images, watcher)?;
         if !std::ptr::eq(of_images, of_texts) {
             let texts = self.reader(of_texts)?.texts(&found.captions, self.batch, watcher)?;
             (found.texts, found.counts) = texts;
         }
-        let pairs = ContrastiveAccuracy::BATCH;
+        self.told_apart(&found, watcher)
+    }
+
+    /// How many images find their own caption in a batch.
+    fn told_apart(&self, found: &EmbeddedData, watcher: &mut dyn Watcher) -> Result<ModelScore> {
         let (record, _) = found
-            .captions(pairs, self.device, watcher)?
+            .captions(ContrastiveAccuracy::BATCH, self.device, watcher)?
             .ok_or_else(|| EvalError::NoTexts { data: self.images.name.clone() })?;
         Ok(ModelScore { accuracy: record.accuracy.mean(), nll: None })
     }
