@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod class_subset;
 mod commands;
 mod device;
@@ -9,6 +10,7 @@ mod evals;
 mod help;
 mod interrupt;
 mod jobs;
+mod lighter;
 mod limits;
 mod names;
 mod predict;
@@ -34,7 +36,7 @@ use tracing_subscriber::EnvFilter;
 static ALLOCATOR: Allocator = Allocator;
 
 /// Vision mixtures of experts: train, evaluate, compare, predict, search, convert, upcycle, adapt, average,
-/// inspect.
+/// prune, thin, inspect.
 #[derive(Parser)]
 #[command(name = "omma", version, propagate_version = true)]
 struct Arguments {
@@ -69,6 +71,8 @@ enum Command {
     Upcycle(commands::upcycle::Upcycle),
     Adapt(commands::adapt::Adapt),
     Soup(commands::soup::Soup),
+    Prune(commands::prune::Prune),
+    Thin(commands::thin::Thin),
     Inspect(commands::inspect::Inspect),
     Completions(commands::completions::Completions),
     Man(commands::man::ManPages),
@@ -112,6 +116,8 @@ fn main() -> ExitCode {
         Command::Upcycle(command) => command.run(&device),
         Command::Adapt(command) => command.run(&device),
         Command::Soup(command) => command.run(&device),
+        Command::Prune(command) => command.run(&device),
+        Command::Thin(command) => command.run(&device),
         Command::Inspect(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Man(command) => command.run(),

@@ -86,6 +86,11 @@ pub enum EvalError {
     NotFinite { model: String, data: String, index: usize },
     #[error("{data} has {found} training images of class {class}, but {shots} shots are asked for")]
     Shots { data: String, class: String, found: usize, shots: usize },
+    #[error(
+        "block {block} cannot keep {experts} of its experts: {least} to {most} can be kept, so that every token \
+         finds as many as it chooses"
+    )]
+    Keep { block: usize, experts: usize, least: usize, most: usize },
     #[error("stopped before its end")]
     Interrupted,
     #[error("{path}: {why}")]

@@ -16,6 +16,7 @@
 //! | `probe/` | a linear classifier in closed form |
 //! | `prompts.rs`, `reader.rs` | names of classes in sentences; images and texts as vectors of one space |
 //! | `soup.rs` | which models are averaged |
+//! | `pruning/` | which experts a model can do without, and what it scores then |
 //! | `predict.rs` | single images |
 //! | `predictions/` | every prediction of a test in a file |
 //! | `segment/` | a class for every pixel of pictures of any size |
@@ -32,6 +33,7 @@ pub mod compare;
 pub mod digits;
 pub mod metrics;
 pub mod probe;
+pub mod pruning;
 pub mod report;
 pub mod routing;
 

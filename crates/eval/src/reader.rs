@@ -164,13 +164,13 @@ fn seed(what: &str, number: usize) -> Seed {
 }
 
 /// Data whose classes are not looked at, and need not be there.
-struct Unlabelled {
+pub(crate) struct Unlabelled {
     data: Shared,
     classes: Vec<String>,
 }
 
 impl Unlabelled {
-    fn new(data: Shared) -> Self {
+    pub(crate) fn new(data: Shared) -> Self {
         Self { data, classes: vec![String::new()] }
     }
 }

@@ -61,7 +61,7 @@ impl EncoderConfig {
         };
         let blocks = kinds.iter().enumerate().map(|(index, kind)| {
             let seed = seed.named("block").numbered(index as u64);
-            Block::new(self, *kind, choices(index), seed, device)
+            Block::new(self, (index, *kind), choices(index), seed, device)
         });
         Ok(Encoder {
             blocks: blocks.collect::<Result<_>>()?,

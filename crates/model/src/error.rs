@@ -28,6 +28,10 @@ pub enum ModelError {
     Resolution { resolution: Resolution, patch: usize },
     #[error("{left} and {right} do not go together")]
     Incompatible { left: &'static str, right: &'static str },
+    #[error("the model has no experts")]
+    NoExperts,
+    #[error("the experts of block {block} cannot be pruned so: {why}")]
+    Pruning { block: usize, why: String },
     #[error("placement {placement} does not fit {depth} blocks: {why}")]
     Placement { placement: String, depth: usize, why: &'static str },
     #[error(

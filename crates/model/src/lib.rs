@@ -24,7 +24,7 @@
 //! | `encoder.rs`, `layers/` | what tokens pass: blocks and their parts, one file each |
 //! | `heads/` | what tokens become: a classifier's predictions, vectors of images and texts |
 //! | `pairs.rs`, `contrast.rs` | images and texts as vectors in one space, and the losses of pairs |
-//! | `systems/` | what goes around a model: deep ensembles, upcycling, adaptation |
+//! | `systems/` | what goes around a model: deep ensembles, upcycling, adaptation, pruning |
 //! | `checkpoint/` | our files: names, checksums, atomic writes |
 //! | `import/` | other people's files: readers, tables of names, their definitions |
 //! | `cost/` | parameters and FLOPs from the configuration alone |
@@ -56,11 +56,11 @@ mod tensors;
 mod vit;
 
 pub use config::{
-    BatchEnsembleConfig, ClassifierConfig, ContrastConfig, EncoderConfig, ExpertStart, FastWeights,
-    FeedForwardKind, HeadConfig, ImageConfig, Margin, MimoConfig, ModelConfig, MoeConfig,
-    Normalisation, PRESETS, Padding, Placement, Pooling, Position, ScaleForm, SegmenterConfig,
-    TextConfig, TextPooling, Tiling, apply_settings, apply_value, full_name, precedence, preset,
-    short_name,
+    BatchEnsembleConfig, BlockPruning, ClassifierConfig, ContrastConfig, EncoderConfig,
+    ExpertStart, FastWeights, FeedForwardKind, HeadConfig, ImageConfig, Margin, MimoConfig,
+    ModelConfig, MoeConfig, Normalisation, PRESETS, Padding, Placement, Pooling, Position,
+    ScaleForm, SegmenterConfig, TextConfig, TextPooling, Tiling, apply_settings, apply_value, full_name, precedence,
+    preset, short_name,
 };
 pub use contrast::{sigmoid_contrast, similarities, softmax_contrast};
 pub use encoder::{Encoded, Encoder, Stage};

@@ -98,7 +98,7 @@ fn a_shared_expert_sees_every_token() {
 #[test]
 fn a_soft_layer_runs_the_experts_it_is_told_to() {
     let layout = Layout::new(2, 5);
-    let pruned = Pruning { experts: vec![1], mode: PruneMode::Drop };
+    let pruned = Pruning { experts: vec![1], mode: PruneMode::Drop, ..Pruning::default() };
     let layer = layer(RouterConfig { pruning: pruned, ..RouterConfig::soft(4, 2) }, false, 0.0);
     let x = tokens(layout.rows());
     let routing = layer.router.route(x.clone(), &Context::inference(layout.clone())).unwrap();

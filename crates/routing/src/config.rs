@@ -37,7 +37,7 @@ pub struct RouterConfig {
     #[serde(default)]
     pub affinity: Affinity,
     /// Gaussian noise on the logits while training, in units of `1/E` with `E` the experts of a
-    /// token's gate, pruned or not; V-MoE trains with 1.
+    /// token's gate, pruned or not, gone or not; V-MoE trains with 1.
     #[serde(default)]
     pub noise: f64,
     /// The same at inference, in predictions that are drawn ([`Context::sampling`](crate::Context));
@@ -186,12 +186,13 @@ impl RouterConfig {
 
     /// Fails on a configuration that cannot route anything, or whose parts contradict each other.
     pub fn check(&self) -> Result<()> {
-        let gates = self.pool.gates(self.experts)?;
+        let gates = self.gates()?;
         let alive = self.pruning.alive(self.experts)?;
         let choosable = |gate: &Gate| gate.experts.iter().filter(|expert| alive[**expert]).count();
         let fewest = gates.iter().map(choosable).min().unwrap_or(0);
         if fewest == 0 {
-            return Err(RoutingError::NothingLeft { pruned: self.pruning.experts.clone() });
+            let pruned = (0..self.experts).filter(|expert| !alive[*expert]).collect();
+            return Err(RoutingError::NothingLeft { pruned });
         }
         self.allocation.check(fewest)?;
         self.affinity.check()?;
@@ -239,6 +240,11 @@ impl RouterConfig {
             Some((_, left, right)) => Err(RoutingError::Incompatible { left, right }),
             None => Ok(()),
         }
+    }
+
+    /// The gates, with the columns that the router's weight has for each.
+    pub fn gates(&self) -> Result<Vec<Gate>> {
+        Ok(self.pruning.cut(self.pool.gates(self.experts)?))
     }
 
     /// The settings of token choice, if tokens choose.

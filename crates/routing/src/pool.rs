@@ -63,6 +63,20 @@ pub struct Gate {
     pub experts: Vec<usize>,
     /// The gate's columns of the router's weight.
     pub columns: Range<usize>,
+    /// Experts that it was made for: more than it has columns where some are gone.
+    pub size: usize,
+}
+
+/// Gates beside each other, each with the columns that follow those of the last one.
+fn beside_each_other(gates: impl Iterator<Item = (Callers, Vec<usize>, usize)>) -> Vec<Gate> {
+    let mut next = 0;
+    gates
+        .map(|(callers, experts, size)| {
+            let columns = next..next + experts.len();
+            next = columns.end;
+            Gate { callers, experts, columns, size }
+        })
+        .collect()
 }
 
 impl Pool {
@@ -114,15 +128,11 @@ impl Pool {
                     .collect()
             }
         };
-        let mut next = 0;
-        Ok(subsets
-            .into_iter()
-            .map(|(callers, experts)| {
-                let columns = next..next + experts.len();
-                next = columns.end;
-                Gate { callers, experts, columns }
-            })
-            .collect())
+        let subsets = subsets.into_iter();
+        Ok(beside_each_other(subsets.map(|(callers, experts)| {
+            let size = experts.len();
+            (callers, experts, size)
+        })))
     }
 
     /// How many gates one token calls.
@@ -186,18 +196,49 @@ pub struct Pruning {
     /// What becomes of their share of the softmax.
     #[serde(default)]
     pub mode: PruneMode,
+    /// Experts that are pruned as well and have no parameters any more, in any order. Under router-pred
+    /// the router has kept their columns; under router-drop it has not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<usize>,
 }
 
 impl Pruning {
-    /// Whether each expert is still there; fails on an expert that never was.
+    /// Whether each expert can still be chosen; fails on an expert that never was.
     pub fn alive(&self, experts: usize) -> Result<Vec<bool>> {
-        let mut alive = vec![true; experts];
-        for &expert in &self.experts {
-            *alive.get_mut(expert).ok_or(RoutingError::PrunedOutOfRange { expert, experts })? =
-                false;
-        }
-        Ok(alive)
+        without(self.experts.iter().chain(&self.removed), experts)
     }
+
+    /// The experts that have parameters, in increasing order.
+    pub fn present(&self, experts: usize) -> Result<Vec<usize>> {
+        let present = without(&self.removed, experts)?;
+        Ok((0..experts).filter(|expert| present[*expert]).collect())
+    }
+
+    /// Whether the router has lost columns.
+    pub(crate) fn cuts_columns(&self) -> bool {
+        self.mode == PruneMode::Drop && !self.removed.is_empty()
+    }
+
+    /// The gates that are left of `gates` where columns are gone.
+    pub(crate) fn cut(&self, gates: Vec<Gate>) -> Vec<Gate> {
+        if !self.cuts_columns() {
+            return gates;
+        }
+        beside_each_other(gates.into_iter().map(|gate| {
+            let Gate { callers, mut experts, size, .. } = gate;
+            experts.retain(|expert| !self.removed.contains(expert));
+            (callers, experts, size)
+        }))
+    }
+}
+
+/// `[E]`: false for some of them.
+fn without<'a>(some: impl IntoIterator<Item = &'a usize>, experts: usize) -> Result<Vec<bool>> {
+    let mut there = vec![true; experts];
+    for &expert in some {
+        *there.get_mut(expert).ok_or(RoutingError::PrunedOutOfRange { expert, experts })? = false;
+    }
+    Ok(there)
 }
 
 #[cfg(test)]
@@ -240,8 +281,27 @@ mod tests {
 
     #[test]
     fn an_expert_that_never_was_cannot_be_pruned() {
-        let pruning = Pruning { experts: vec![1, 9], mode: PruneMode::Drop };
+        let pruning = Pruning { experts: vec![1, 9], mode: PruneMode::Drop, ..Pruning::default() };
         assert!(pruning.alive(8).is_err());
         assert_eq!(pruning.alive(10).unwrap().iter().filter(|alive| **alive).count(), 8);
+        let removed = Pruning { removed: vec![1, 9], ..Pruning::default() };
+        assert!(removed.alive(8).is_err() && removed.present(8).is_err());
+        assert_eq!(removed.alive(10).unwrap(), pruning.alive(10).unwrap());
+        assert_eq!(removed.present(10).unwrap(), [0, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(pruning.present(10).unwrap().len(), 10, "what is masked has its parameters");
+    }
+
+    #[test]
+    fn gates_lose_the_columns_of_experts_that_were_dropped_for_good() {
+        let whole = Pool::Members { members: 2, overlap: 2 }.gates(6).unwrap();
+        let removed = |mode| Pruning { removed: vec![4, 0], mode, ..Pruning::default() };
+        assert_eq!(removed(PruneMode::Predict).cut(whole.clone()), whole);
+        let cut = removed(PruneMode::Drop).cut(whole.clone());
+        let found: Vec<_> =
+            cut.iter().map(|gate| (gate.experts.clone(), gate.columns.clone())).collect();
+        assert_eq!(found, [(vec![1, 5], 0..2), (vec![2, 3, 5], 2..5)]);
+        assert!(cut.iter().all(|gate| gate.size == 4), "noise is in units of what was trained");
+        let masked = Pruning { experts: vec![4, 0], mode: PruneMode::Drop, removed: Vec::new() };
+        assert_eq!(masked.cut(whole.clone()), whole);
     }
 }

@@ -30,7 +30,8 @@ pub struct Statistics {
     pub gate_entropy: f64,
     /// Entropy of the load over the experts, in nats; the logarithm of `available` when balanced.
     pub load_entropy: f64,
-    /// Share of tokens whose best expert was not pruned, if any was (paper 002 App. E.4).
+    /// Share of tokens whose best expert was not pruned, if any was and the router still has its column
+    /// (paper 002 App. E.4).
     pub coverage: Option<f64>,
     /// Experts that got nothing.
     pub dead: Vec<usize>,

@@ -126,6 +126,11 @@ impl Inspect {
                 blocks.join(", "),
                 moe.placement
             ))?;
+            for pruned in &moe.pruned {
+                let (block, left) = (pruned.block, moe.experts_in(pruned.block));
+                let gone: Vec<String> = pruned.experts.iter().map(usize::to_string).collect();
+                say(format!("block {block} has {left} of them left; gone: {}", gone.join(", ")))?;
+            }
         }
         match report.config.members() {
             1 => {}

@@ -13,11 +13,13 @@ pub(crate) mod inspect;
 pub(crate) mod man;
 pub(crate) mod predict;
 pub(crate) mod probe;
+pub(crate) mod prune;
 pub(crate) mod recipes;
 pub(crate) mod search;
 pub(crate) mod soup;
 pub(crate) mod study;
 pub(crate) mod sweep;
+pub(crate) mod thin;
 pub(crate) mod train;
 pub(crate) mod upcycle;
 

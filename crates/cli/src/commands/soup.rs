@@ -1,6 +1,6 @@
 //! `omma soup`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
@@ -12,14 +12,15 @@ use omma_eval::{
     TestProtocol, Watcher, contrast, greedy_soup,
 };
 use omma_model::{
-    VisionTransformer, checkpoint,
+    VisionTransformer,
     systems::{first_difference, soup},
 };
-use omma_train::{Recipe, run::RunFolder};
+use omma_train::run::RunFolder;
 use serde::Serialize;
 
 use super::{check_output, save, written};
 use crate::{
+    beside::{complete, kept_files, recipes, write_beside},
     subject::{Candidate, Data, Part, check_distinct, check_names},
     table::{grouped, note, say, say_json, table},
     watch::Watch,
@@ -154,9 +155,6 @@ struct Chosen {
     score: Option<ScoreRecord>,
 }
 
-/// Files that belong to a model and are the same for all that are averaged.
-const KEPT: [&str; 2] = ["classes.json", "tokenizer.json"];
-
 impl Soup {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
         check_output(&self.out, self.force)?;
@@ -181,9 +179,7 @@ impl Soup {
         let model = kitchen.mix(&chosen.counts)?;
         drop(watch);
         save(&model, &self.out)?;
-        for (name, text) in &kept {
-            self.write(name, text)?;
-        }
+        write_beside(&self.out, &kept)?;
         let ingredients = paths.iter().zip(&chosen.counts).zip(&chosen.own);
         let ingredients = ingredients.map(|((path, count), score)| Ingredient {
             path: path.clone(),
@@ -377,22 +373,6 @@ fn score(
     Ok(SoupScore { accuracy: test.accuracy(), log_likelihood })
 }
 
-/// Gives a candidate what lies in its run's folder instead of beside it.
-fn complete(candidate: &mut Candidate, kept: &[(&'static str, Vec<u8>)]) -> Result<()> {
-    let text = |wanted: &str| kept.iter().find(|(name, _)| *name == wanted).map(|(_, text)| text);
-    if let (None, 1.., Some(text)) =
-        (&candidate.classes, candidate.model.config().classes(), text("classes.json"))
-    {
-        candidate.classes = Some(serde_json::from_slice(text)?);
-    }
-    if let (None, true, Some(text)) =
-        (&candidate.tokenizer, candidate.model.reads(), text(checkpoint::TOKENIZER))
-    {
-        candidate.tokenizer = Some(Tokenizer::parse(text)?);
-    }
-    Ok(())
-}
-
 /// What is scored, as it is seen at the terminal.
 struct Tasting<'a> {
     name: &'a str,
@@ -407,53 +387,6 @@ impl Watcher for Tasting<'_> {
     fn done(&mut self, images: usize) {
         self.watch.done(images);
     }
-}
-
-/// The run that a path is, or that it is a checkpoint of.
-fn run_of(path: &Path) -> Option<PathBuf> {
-    let is_run = |path: &Path| path.join("recipe.toml").is_file();
-    if is_run(path) {
-        return Some(path.to_owned());
-    }
-    let whole = std::fs::canonicalize(path).ok()?;
-    let checkpoints = whole.parent().filter(|folder| folder.ends_with("checkpoints"))?;
-    checkpoints.parent().filter(|run| is_run(run)).map(Path::to_owned)
-}
-
-/// All recipes that a model was trained by; none where that is not known.
-fn recipes(path: &Path) -> Result<Vec<Recipe>> {
-    let Some(run) = run_of(path) else { return Ok(Vec::new()) };
-    let (run, recipe) = RunFolder::open(&run)?;
-    let earlier = run.earlier_stretches()?.into_iter().map(|stretch| stretch.recipe);
-    Ok(std::iter::once(recipe).chain(earlier).collect())
-}
-
-/// Files that lie beside the models or in their runs, each once; fails where two differ.
-fn kept_files(paths: &[PathBuf]) -> Result<Vec<(&'static str, Vec<u8>)>> {
-    let mut kept = Vec::new();
-    for name in KEPT {
-        let mut first: Option<(PathBuf, Vec<u8>)> = None;
-        for path in paths {
-            let places = [Some(path.clone()), run_of(path)].into_iter().flatten();
-            let Some(place) = places.map(|folder| folder.join(name)).find(|file| file.is_file())
-            else {
-                continue;
-            };
-            let text = std::fs::read(&place).with_context(|| place.display().to_string())?;
-            let means = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).ok();
-            match &first {
-                Some((other, known)) if *known != text && means(known) != means(&text) => bail!(
-                    "{} and {} are not the same: what they belong to cannot be averaged",
-                    other.display(),
-                    place.display()
-                ),
-                Some(_) => {}
-                None => first = Some((place, text)),
-            }
-        }
-        kept.extend(first.map(|(_, text)| (name, text)));
-    }
-    Ok(kept)
 }
 
 /// Fails on two configurations.

@@ -33,6 +33,12 @@ pub(super) fn caption(file: &str) -> &'static str {
         }
         "recall" => "How often what a query looks for is among the first that it finds.",
         "ood-roc" => "The more a curve bends to the upper left, the better the two are told apart.",
+        "pruning-accuracy" | "pruning-nll" => {
+            "At the right end is the whole model; bars are the standard deviation over several draws."
+        }
+        "pruning-coverage" => {
+            "The earlier a line comes to the top, the more experts nobody would miss."
+        }
         _ if file.starts_with("shift-") => {
             "From the images as they are (0) to the worst severity (5): the mean of all corruptions, and those \
              with the highest and the lowest value."

@@ -14,8 +14,11 @@ pub struct LayerHealth {
     pub peak_load: f64,
     /// Share of choices that found no room.
     pub dropped_share: f64,
-    /// Experts that got nothing.
+    /// Experts that got nothing and could have.
     pub dead: usize,
+    /// Experts that are pruned.
+    #[serde(default, skip_serializing_if = "none")]
+    pub pruned: usize,
     /// Mean entropy of a token's gates, in nats.
     pub gate_entropy: f64,
     /// `[E]`: share of the load that each expert had.
@@ -25,10 +28,14 @@ pub struct LayerHealth {
     pub modalities: Vec<ModalityHealth>,
 }
 
+fn none(count: &usize) -> bool {
+    *count == 0
+}
+
 impl LayerHealth {
     /// What a user should know of, in words.
     pub fn warning(&self) -> Option<String> {
-        let experts = self.load.len();
+        let experts = self.load.len() - self.pruned.min(self.load.len());
         let collapsed = experts > 2 && self.peak_load > 0.8 * experts as f64;
         match (collapsed, self.dead) {
             (true, _) => Some(format!(
@@ -49,6 +56,7 @@ impl LayerHealth {
 struct Layer {
     block: usize,
     load: Vec<u64>,
+    pruned: usize,
     dropped: u64,
     entropy: f64,
     tokens: f64,
@@ -65,9 +73,11 @@ impl RoutingTally {
     /// Of one forward pass: its blocks with experts, and who went where in them.
     pub fn of(routings: &[(usize, Routing)]) -> Self {
         let layer = |(block, routing): &(usize, Routing)| {
-            let Statistics { load, dropped, gate_entropy, tokens, .. } = routing.statistics();
+            let Statistics { load, available, dropped, gate_entropy, tokens, .. } =
+                routing.statistics();
             Layer {
                 block: *block,
+                pruned: load.len() - available,
                 load: load.into_iter().map(|load| load as u64).collect(),
                 dropped: dropped.iter().sum::<usize>() as u64,
                 entropy: gate_entropy * tokens as f64,
@@ -99,11 +109,14 @@ impl RoutingTally {
             let served: u64 = layer.load.iter().sum();
             let total = served.max(1) as f64;
             let load: Vec<f64> = layer.load.iter().map(|load| *load as f64 / total).collect();
+            let idle = layer.load.iter().filter(|load| **load == 0).count();
             LayerHealth {
                 block: layer.block,
-                peak_load: load.iter().copied().fold(0.0, f64::max) * load.len() as f64,
+                peak_load: load.iter().copied().fold(0.0, f64::max)
+                    * (load.len() - layer.pruned) as f64,
                 dropped_share: layer.dropped as f64 / (layer.dropped + served).max(1) as f64,
-                dead: layer.load.iter().filter(|load| **load == 0).count(),
+                dead: idle.saturating_sub(layer.pruned),
+                pruned: layer.pruned,
                 gate_entropy: layer.entropy / layer.tokens.max(1.0),
                 load,
                 modalities: layer.modalities.iter().map(ModalityHealth::of).collect(),
@@ -121,7 +134,7 @@ mod tests {
         let (load, entropy) = (load.to_vec(), entropy * tokens);
         let modalities = Vec::new();
         RoutingTally {
-            layers: vec![Layer { block: 3, load, dropped, entropy, tokens, modalities }],
+            layers: vec![Layer { block: 3, load, pruned: 0, dropped, entropy, tokens, modalities }],
         }
     }
 
@@ -138,6 +151,7 @@ mod tests {
                 peak_load: 4.0 * 16.0 / 30.0,
                 dropped_share: 0.25,
                 dead: 1,
+                pruned: 0,
                 gate_entropy: 0.4,
                 load: [16.0, 8.0, 6.0, 0.0].map(|load| load / 30.0).to_vec(),
                 modalities: Vec::new(),
@@ -158,6 +172,15 @@ mod tests {
         let idle =
             LayerHealth { peak_load: 2.0, dead: 3, ..tally([1; 4], 0, 1.0, 1.0).take().remove(0) };
         assert_eq!(idle.warning().unwrap(), "block 3: 3 of 4 experts got no token");
+    }
+
+    #[test]
+    fn experts_that_are_pruned_are_not_missed() {
+        let mut tally = tally([6, 2, 0, 0], 0, 10.0, 1.0);
+        tally.layers[0].pruned = 2;
+        let health = tally.take().remove(0);
+        assert_eq!((health.peak_load, health.dead, health.pruned), (1.5, 0, 2));
+        assert_eq!(health.warning(), None);
     }
 
     #[test]

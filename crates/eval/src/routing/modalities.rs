@@ -173,6 +173,7 @@ mod tests {
             peak_load: 1.0,
             dropped_share: 0.0,
             dead: 0,
+            pruned: 0,
             gate_entropy: 1.0,
             load: vec![0.25; 4],
             modalities: vec![

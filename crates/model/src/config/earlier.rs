@@ -182,6 +182,7 @@ impl TryFrom<EarlierMoe> for MoeConfig {
             hidden: earlier.hidden,
             dropout: earlier.dropout,
             start: ExpertStart { shared: false, noise: 0.0 },
+            pruned: Vec::new(),
         })
     }
 }

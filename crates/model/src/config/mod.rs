@@ -21,7 +21,7 @@ pub use head::{
     ClassifierConfig, ContrastConfig, HeadConfig, Pooling, ScaleForm, SegmenterConfig, TextPooling,
 };
 pub use image::{ImageConfig, Margin, Normalisation, Position};
-pub use moe::{ExpertStart, MoeConfig};
+pub use moe::{BlockPruning, ExpertStart, MoeConfig};
 pub use names::{full_name, short_name};
 use omma_base::Seed;
 use omma_routing::{Grouping, Scope};
@@ -166,7 +166,7 @@ impl ModelConfig {
         self.check_work()?;
         for tower in [Some(&self.encoder), self.text_tower()].into_iter().flatten() {
             tower.feed_forwards()?;
-            tower.moe.as_ref().map_or(Ok(()), |moe| moe.router.check())?;
+            tower.moe.as_ref().map_or(Ok(()), |moe| moe.check(tower.depth))?;
         }
         Ok(())
     }

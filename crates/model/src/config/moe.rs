@@ -1,9 +1,10 @@
 //! The MoE layers of an encoder.
 
-use omma_routing::{Allocation, Capacity, Pool, RouterConfig};
+use omma_routing::{Allocation, Capacity, Pool, PruneMode, Pruning, RouterConfig};
 use serde::{Deserialize, Serialize};
 
 use super::Placement;
+use crate::error::{ModelError, Result};
 
 /// Where experts are, who goes to them, and what they are. The papers' systems are points in it:
 ///
@@ -37,6 +38,21 @@ pub struct MoeConfig {
     pub dropout: f32,
     /// What fresh experts start from.
     pub start: ExpertStart,
+    /// Experts that single blocks have lost, with their parameters (paper 002 App. E.4).
+    pub pruned: Vec<BlockPruning>,
+}
+
+/// Experts that a block has lost. They keep their numbers, and the others theirs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockPruning {
+    /// Which block.
+    pub block: usize,
+    /// Those that are gone, in increasing order.
+    pub experts: Vec<usize>,
+    /// Whether the router still predicts gates for them.
+    #[serde(default)]
+    pub mode: PruneMode,
 }
 
 /// What the experts of a layer start from, where they do not come from a checkpoint.
@@ -75,7 +91,48 @@ impl MoeConfig {
             hidden: None,
             dropout: 0.0,
             start: ExpertStart::default(),
+            pruned: Vec::new(),
         }
+    }
+
+    /// The router of a block, which knows what that has lost.
+    pub fn router_of(&self, block: usize) -> RouterConfig {
+        let mut router = self.router.clone();
+        if let Some(own) = self.pruned.iter().find(|own| own.block == block) {
+            let Pruning { experts, removed, .. } = router.pruning;
+            let removed = removed.into_iter().chain(own.experts.iter().copied()).collect();
+            router.pruning = Pruning { experts, mode: own.mode, removed };
+        }
+        router
+    }
+
+    /// Experts that a block has parameters of.
+    pub fn experts_in(&self, block: usize) -> usize {
+        let router = self.router_of(block);
+        router.pruning.present(router.experts).map_or(router.experts, |present| present.len())
+    }
+
+    /// Fails on a router that cannot route, in any block of an encoder of `depth` blocks.
+    pub(super) fn check(&self, depth: usize) -> Result<()> {
+        self.router.check()?;
+        let blocks = self.placement.blocks(depth)?;
+        for (place, own) in self.pruned.iter().enumerate() {
+            let block = own.block;
+            let fault = |why: &str| ModelError::Pruning { block, why: why.to_owned() };
+            if !blocks.contains(&block) {
+                return Err(fault("it has no experts"));
+            }
+            if self.pruned[..place].iter().any(|other| other.block == block) {
+                return Err(fault("it is named twice"));
+            }
+            let masked = &self.router.pruning;
+            if !masked.experts.is_empty() && masked.mode != own.mode {
+                return Err(fault("moe.router.pruning.mode says something else of other experts"));
+            }
+            let check = self.router_of(block).check();
+            check.map_err(|error| fault(&error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Copies of every token, `M`.
@@ -101,6 +158,20 @@ impl MoeConfig {
                 experts.saturating_sub(overlap) / members.max(1) + overlap
             }
             _ => experts,
+        }
+    }
+
+    /// Experts of a block that one gate has columns for, on average over gates.
+    pub(crate) fn columns_per_gate(&self, block: usize) -> usize {
+        let router = self.router_of(block);
+        match (&router.pool, router.gates()) {
+            (_, Err(_)) => self.experts_per_gate(),
+            (Pool::Members { .. }, Ok(gates)) => {
+                let columns: usize = gates.iter().map(|gate| gate.experts.len()).sum();
+                columns.div_ceil(gates.len().max(1))
+            }
+            (_, Ok(_)) if router.pruning.mode == PruneMode::Predict => router.experts,
+            (_, Ok(_)) => self.experts_in(block),
         }
     }
 

@@ -42,6 +42,8 @@ pub(super) const RANGES: &Ranges = &[
     ("encoder.moe.hidden", SIZE.optional()),
     ("encoder.moe.dropout", RATE),
     ("encoder.moe.start.noise", WEIGHT),
+    ("encoder.moe.pruned.block", Range::of(0.0, 1_024.0)),
+    ("encoder.moe.pruned.experts", Range::of(0.0, 65_536.0)),
     ("encoder.moe.router.experts", COUNT),
     ("encoder.moe.router.noise", WEIGHT),
     ("encoder.moe.router.inference_noise", WEIGHT),
@@ -109,13 +111,14 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        BatchEnsembleConfig, ClassifierConfig, ContrastConfig, EncoderConfig, HeadConfig,
-        ImageConfig, MimoConfig, ModelConfig, MoeConfig, TextConfig,
+        BatchEnsembleConfig, BlockPruning, ClassifierConfig, ContrastConfig, EncoderConfig,
+        HeadConfig, ImageConfig, MimoConfig, ModelConfig, MoeConfig, TextConfig,
     };
 
     /// A model with everything that it may do without, and this router.
     fn full(router: RouterConfig) -> ModelConfig {
-        let moe = MoeConfig { hidden: Some(8), ..MoeConfig::new(router) };
+        let pruned = vec![BlockPruning { block: 11, experts: vec![0], mode: PruneMode::Predict }];
+        let moe = MoeConfig { hidden: Some(8), pruned, ..MoeConfig::new(router) };
         let head = ClassifierConfig { representation: Some(8), ..ClassifierConfig::default() };
         ModelConfig {
             image: ImageConfig {
@@ -146,7 +149,7 @@ mod tests {
         };
         let base = RouterConfig {
             scope: Scope::Image { decided_by: 0 },
-            pruning: Pruning { experts: vec![1], mode: PruneMode::Drop },
+            pruning: Pruning { experts: vec![1], mode: PruneMode::Drop, ..Pruning::default() },
             losses: [None, Some(1.0)]
                 .into_iter()
                 .flat_map(|threshold| {

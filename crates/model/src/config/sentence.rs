@@ -131,6 +131,12 @@ fn experts(moe: &MoeConfig) -> String {
     if moe.multi_pred {
         text += ", every choice a prediction";
     }
+    let mut lost: Vec<usize> = moe.pruned.iter().map(|block| block.experts.len()).collect();
+    lost.dedup();
+    let lost: Vec<String> = lost.iter().map(usize::to_string).collect();
+    if !lost.is_empty() {
+        text += &format!(", {} of {all} gone", lost.join(" and "));
+    }
     match router.pruning.experts.len() {
         0 => text,
         pruned => text + &format!(", {pruned} of {all} pruned"),
@@ -248,6 +254,10 @@ mod tests {
             (
                 &["moe.router.pruning.experts=[0, 3]"][..],
                 "a V-MoE of 8 experts, K = 2, 2 of 8 pruned",
+            ),
+            (
+                &[r#"moe.pruned=[{"block": 3, "experts": [1]}, {"block": 5, "experts": [0, 7]}]"#],
+                "a V-MoE of 8 experts, K = 2, 1 and 2 of 8 gone",
             ),
             (
                 &["moe.members=2", "moe.overlap=2"],

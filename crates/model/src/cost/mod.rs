@@ -127,10 +127,11 @@ impl ModelConfig {
     ) -> Result<Cost> {
         let model = self.init(Seed::new(0), &burn::tensor::Device::flex())?;
         let parameters = parameters(&model);
-        let share = |encoder: Option<&EncoderConfig>| {
-            encoder.and_then(|encoder| encoder.moe.as_ref()).map_or((1, 1), active_share)
+        let passed = |encoder: Option<&EncoderConfig>, experts: u64| {
+            encoder
+                .and_then(|encoder| encoder.moe.as_ref())
+                .map_or(experts, |moe| passed(moe, experts))
         };
-        let (own, of_texts) = (share(Some(&self.encoder)), share(self.text_tower()));
         let products = Products::new(self, counted, resolution, dispatching)?;
         let layers = products.rows.into_iter().map(|row| {
             let inside = |name: &str| row.parts.iter().any(|part| name.starts_with(part));
@@ -138,9 +139,13 @@ impl ModelConfig {
             for parameter in parameters.iter().filter(|parameter| inside(&parameter.name)) {
                 let count: usize = parameter.shape.iter().product();
                 params += count as u64;
-                let share = if parameter.name.starts_with("text.") { of_texts } else { own };
+                let of_texts = parameter.name.starts_with("text.");
+                let encoder = if of_texts { self.text_tower() } else { Some(&self.encoder) };
                 params_active += match parameter.name.contains(".experts.") {
-                    true => count as u64 * share.0 / share.1,
+                    true => {
+                        let experts = (parameter.shape[0] as u64).max(1);
+                        count as u64 * passed(encoder, experts) / experts
+                    }
                     false => count as u64,
                 };
             }
@@ -190,16 +195,17 @@ impl ModelConfig {
     }
 }
 
-/// The share of the experts' parameters that one image passes, as a fraction.
-fn active_share(moe: &MoeConfig) -> (u64, u64) {
-    let experts = moe.router.experts as u64;
+/// How many experts' parameters one image passes in a layer that has so many of them.
+fn passed(moe: &MoeConfig, experts: u64) -> u64 {
     match moe.router.allocation {
-        Allocation::TokenChoice(_) => ((moe.experts_per_token() * moe.members()) as u64, experts),
-        _ => (experts, experts), // every expert takes something of every image
+        Allocation::TokenChoice(_) => {
+            ((moe.experts_per_token() * moe.members()) as u64).min(experts)
+        }
+        _ => experts, // every expert takes something of every image
     }
 }
 
-fn kind_of(kind: FeedForwardKind, config: &EncoderConfig) -> String {
+fn kind_of((index, kind): (usize, FeedForwardKind), config: &EncoderConfig) -> String {
     match (kind, &config.moe, &config.batch_ensemble) {
         (FeedForwardKind::Moe, Some(moe), _) => {
             let router = match &moe.router.allocation {
@@ -208,7 +214,11 @@ fn kind_of(kind: FeedForwardKind, config: &EncoderConfig) -> String {
                 Allocation::ExpertChoice(choice) => format!("capacity {}", choice.capacity.factor),
             };
             let shared = if moe.shared_expert { ", shared" } else { "" };
-            format!("{} experts, {router}{shared}", moe.router.experts)
+            let experts = match (moe.experts_in(index), moe.router.experts) {
+                (left, all) if left == all => all.to_string(),
+                (left, all) => format!("{left} of {all}"),
+            };
+            format!("{experts} experts, {router}{shared}")
         }
         (FeedForwardKind::BatchEnsemble, _, Some(ensemble)) => {
             format!("BatchEnsemble of {}", ensemble.members)

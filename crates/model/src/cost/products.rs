@@ -188,11 +188,11 @@ fn blocks(
             &["norm1.", "attention.", "scale1"].map(|part| format!("{name}.{part}")),
             attention,
         ));
-        let layer = Layer { config, tokens, members, dispatching };
+        let layer = Layer { config, index, tokens, members, dispatching };
         let apart = config.moe.as_ref().filter(|moe| moe.multi_pred && last_moe == Some(index));
         rows.push(row(
             &format!("{name}.feed_forward"),
-            kind_of(*kind, config),
+            kind_of((index, *kind), config),
             &["norm2.", "feed_forward.", "scale2"].map(|part| format!("{name}.{part}")),
             layer.feed_forward(*kind, apart.is_some()),
         ));
@@ -281,6 +281,8 @@ fn attention(config: &EncoderConfig, tokens: usize, members: usize) -> Work {
 
 struct Layer<'a> {
     config: &'a EncoderConfig,
+    /// Which block.
+    index: usize,
     tokens: usize,
     members: usize,
     dispatching: Dispatching,
@@ -324,7 +326,7 @@ impl Layer<'_> {
             false => work,
         };
         if let Some(slots) = moe.slots() {
-            let slots = moe.router.experts * slots * self.members;
+            let slots = moe.experts_in(self.index) * slots * self.members;
             return self
                 .mlp(work, slots, slots as f64, hidden, moe.dropout)
                 .product(3 * self.tokens * slots * width)
@@ -344,7 +346,7 @@ impl Layer<'_> {
                 (taken as usize, taken)
             }
         };
-        let columns = moe.experts_per_gate();
+        let columns = moe.columns_per_gate(self.index);
         let work = self
             .mlp(work, served, capacity, hidden, moe.dropout)
             .product(rows * width * columns)

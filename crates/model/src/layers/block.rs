@@ -69,7 +69,7 @@ impl Block {
     /// A block of an encoder; `choices` contributions of a token stay apart, if that is asked for.
     pub(crate) fn new(
         config: &EncoderConfig,
-        kind: FeedForwardKind,
+        (index, kind): (usize, FeedForwardKind),
         choices: Option<usize>,
         seed: Seed,
         device: &Device,
@@ -82,7 +82,7 @@ impl Block {
             (FeedForwardKind::Moe, Some(moe), _) => {
                 let hidden = moe.hidden.unwrap_or(config.mlp);
                 let layer = MoeLayerConfig {
-                    router: moe.router.clone(),
+                    router: moe.router_of(index),
                     mlp: MlpConfig { hidden, dropout: moe.dropout, ..dense },
                     shared_expert: moe.shared_expert,
                     start: moe.start,

@@ -77,27 +77,28 @@ impl Mlp {
     }
 }
 
-/// How many experts, and their sizes.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Which experts, and their sizes.
+#[derive(Debug, Clone, PartialEq)]
 pub struct ExpertsConfig {
-    /// Experts, `E`.
-    pub experts: usize,
+    /// The numbers of the experts that have parameters, in increasing order; all of `0..E` unless some are
+    /// gone.
+    pub experts: Vec<usize>,
     /// What each of them is.
     pub mlp: MlpConfig,
     /// What they start from.
     pub start: ExpertStart,
 }
 
-/// The feed-forward networks of all experts, stacked.
+/// The feed-forward networks of the `E'` experts that are there, stacked.
 #[derive(Module, Debug)]
 pub struct Experts {
-    /// `[E, D, H]`.
+    /// `[E', D, H]`.
     pub up: Param<Tensor<3>>,
-    /// `[E, H]`.
+    /// `[E', H]`.
     pub up_bias: Param<Tensor<2>>,
-    /// `[E, H, D]`.
+    /// `[E', H, D]`.
     pub down: Param<Tensor<3>>,
-    /// `[E, D]`.
+    /// `[E', D]`.
     pub down_bias: Param<Tensor<2>>,
     #[module(skip)]
     config: ExpertsConfig,
@@ -106,7 +107,8 @@ pub struct Experts {
 impl ExpertsConfig {
     /// Products drawn as for [`MlpConfig::init`], once for all experts or for each; biases near zero.
     pub fn init(&self, seed: Seed, device: &Device) -> Experts {
-        let Self { experts, mlp: MlpConfig { width, hidden, .. }, start } = *self;
+        let Self { mlp: MlpConfig { width, hidden, .. }, start, .. } = *self;
+        let experts = self.experts.len();
         let up = [experts, width, hidden];
         let down = [experts, hidden, width];
         Experts {
@@ -114,7 +116,7 @@ impl ExpertsConfig {
             up_bias: normal([experts, hidden], BIAS_DEVIATION, seed.named("up_bias"), device),
             down: xavier_of_experts(down, start, seed.named("down"), device),
             down_bias: normal([experts, width], BIAS_DEVIATION, seed.named("down_bias"), device),
-            config: *self,
+            config: self.clone(),
         }
     }
 }
@@ -141,7 +143,7 @@ impl Experts {
     ) -> Tensor<2> {
         let rows = plan.expanded();
         let [n_tokens, _] = tokens.dims();
-        let dispatch = Dispatch::new(rows.offsets(), rows.tokens(), n_tokens);
+        let dispatch = Dispatch::new(self.own(rows.offsets()), rows.tokens(), n_tokens);
         self.run(tokens, rows.weights().clone(), &dispatch, dropout)
     }
 
@@ -163,7 +165,7 @@ impl Experts {
             let is_it = |row: &usize| rows.choices()[*row] as usize == choice;
             let kept: Vec<usize> = (0..rows.n_assignments()).filter(is_it).collect();
             let before = |end: &usize| kept.partition_point(|row| row < end);
-            let offsets: Vec<usize> = rows.offsets().iter().map(before).collect();
+            let offsets: Vec<usize> = self.own(rows.offsets()).iter().map(before).collect();
             let of_tokens: Vec<u32> = kept.iter().map(|row| rows.tokens()[*row]).collect();
             let dispatch = Dispatch::new(offsets, of_tokens, n_tokens);
             let index: Vec<i32> = kept.iter().map(|row| *row as i32).collect();
@@ -173,6 +175,12 @@ impl Experts {
             self.run(tokens.clone(), weights, &dispatch, dropout)
         };
         (0..choices).map(of_choice).collect()
+    }
+
+    /// `[E' + 1]`: the offsets of a plan, `[E + 1]`, for the experts that are there. The others have no rows.
+    fn own(&self, offsets: &[usize]) -> Vec<usize> {
+        let starts = self.config.experts.iter().map(|expert| offsets[*expert]);
+        starts.chain(offsets.last().copied()).collect()
     }
 
     fn run(
@@ -221,10 +229,11 @@ impl Experts {
     /// The parameters of some experts.
     fn of(&self, experts: &[usize]) -> ExpertParameters {
         let all = self.parameters();
-        if experts.len() == self.config.experts {
+        if experts == self.config.experts {
             return all;
         }
-        let index: Vec<i32> = experts.iter().map(|expert| *expert as i32).collect();
+        let row = |expert: &usize| self.config.experts.binary_search(expert).ok();
+        let index: Vec<i32> = experts.iter().filter_map(row).map(|row| row as i32).collect();
         let index = Tensor::from_data(index.as_slice(), &all.up.device());
         ExpertParameters {
             up: all.up.select(0, index.clone()),

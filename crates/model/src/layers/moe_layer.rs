@@ -46,7 +46,8 @@ impl MoeLayerConfig {
     /// Fails on a router that cannot route.
     pub fn init(&self, seed: Seed, device: &Device) -> Result<MoeLayer> {
         let Self { mlp, start, .. } = *self;
-        let experts = ExpertsConfig { experts: self.router.experts, mlp, start };
+        let RouterConfig { experts, pruning, .. } = &self.router;
+        let experts = ExpertsConfig { experts: pruning.present(*experts)?, mlp, start };
         Ok(MoeLayer {
             router: self.router.init(self.mlp.width, seed, device)?,
             experts: experts.init(seed.named("experts"), device),

@@ -101,6 +101,10 @@ pub(super) fn one_gate(config: &ModelConfig) -> Result<()> {
         let why = "tokens have to choose their experts there";
         return Err(fault("model whose experts choose", to, why));
     }
+    if !moe.pruned.is_empty() {
+        let why = "some of its experts are gone; change the whole model, and prune that";
+        return Err(fault("pruned model", to, why));
+    }
     match moe.router.pool.gates(moe.router.experts)?.len() {
         1 => Ok(()),
         _ => Err(fault("model with several gates", to, "its router is cut already")),

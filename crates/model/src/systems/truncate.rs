@@ -31,7 +31,10 @@ pub fn truncated(
     if depth < encoder.depth {
         if let Some(own) = &mut moe {
             match below(&own.placement)? {
-                Some(placement) => own.placement = placement,
+                Some(placement) => {
+                    own.placement = placement;
+                    own.pruned.retain(|pruned| pruned.block < depth);
+                }
                 None => moe = None,
             }
         }

@@ -1,6 +1,8 @@
 //! The systems of the papers as settings of one model, and the ways from one to another.
 
 mod adapt;
+mod prune;
+mod thin;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_base::Seed;

@@ -32,7 +32,7 @@ use crate::{
 #[derive(Module, Debug)]
 pub struct Router {
     /// `[D, columns]`: one column per expert of every gate, or for soft routing one per slot of every
-    /// expert, `[D, E · P]`.
+    /// expert, `[D, E · P]`; less those of experts that were dropped for good.
     pub weight: Param<Tensor<2>>,
     /// `[1]`: the factor of the normalised soft form.
     pub scale: Option<Param<Tensor<1>>>,
@@ -106,16 +106,26 @@ impl RouterConfig {
             weight: Param::from_tensor(weight),
             scale: scale.map(Param::from_tensor),
             config: self.clone(),
-            gates: self.pool.gates(self.experts)?,
+            gates: self.gates()?,
         })
     }
 
     /// Columns of the router's weight.
     pub fn columns(&self) -> Result<usize> {
         Ok(match &self.allocation {
-            Allocation::Soft(soft) => self.experts * soft.slots,
-            _ => self.pool.gates(self.experts)?.last().map_or(0, |gate| gate.columns.end),
+            Allocation::Soft(soft) => self.slotted()?.len() * soft.slots,
+            _ => self.gates()?.last().map_or(0, |gate| gate.columns.end),
         })
+    }
+}
+
+impl RouterConfig {
+    /// The experts whose slots soft routing has columns for.
+    fn slotted(&self) -> Result<Vec<usize>> {
+        match self.pruning.cuts_columns() {
+            true => self.pruning.present(self.experts),
+            false => Ok((0..self.experts).collect()),
+        }
     }
 }
 

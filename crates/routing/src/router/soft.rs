@@ -35,17 +35,19 @@ impl Router {
         let logits = soft.logits(tokens, self.weight.val(), scale);
         let [_, columns] = logits.dims();
         let logits = if logits.dtype() == DType::F32 { logits } else { logits.cast(DType::F32) };
-        check_finite(&host(&logits), columns, |row| row, |column| column / soft.slots)?;
+        let slotted = config.slotted()?;
+        check_finite(&host(&logits), columns, |row| row, |column| slotted[column / soft.slots])?;
 
         let alive = config.pruning.alive(config.experts)?;
-        let experts: Vec<usize> = (0..config.experts).filter(|expert| alive[*expert]).collect();
+        let (places, experts): (Vec<usize>, Vec<usize>) =
+            slotted.iter().copied().enumerate().filter(|(_, expert)| alive[*expert]).unzip();
         let kept = |logits: Tensor<3>| {
-            if experts.len() == config.experts {
+            if experts.len() == slotted.len() {
                 return logits;
             }
             let slots =
-                |expert: &usize| (expert * soft.slots) as u32..((expert + 1) * soft.slots) as u32;
-            let columns: Vec<u32> = experts.iter().flat_map(slots).collect();
+                |place: &usize| (place * soft.slots) as u32..((place + 1) * soft.slots) as u32;
+            let columns: Vec<u32> = places.iter().flat_map(slots).collect();
             let index = indices(&columns, &logits.device());
             logits.select(2, index)
         };

@@ -126,9 +126,9 @@ impl Router {
         Tensor::from_data(TensorData::new(noise, [rows, columns]), &like.device())
     }
 
-    /// `noise / E`, with `E` the experts that the gate chooses from.
+    /// `noise / E`, with `E` the experts that the gate was made for.
     fn sigma(&self, gate: &Gate, context: &Context) -> f64 {
-        context.noise_of(self.config()) / gate.experts.len() as f64
+        context.noise_of(self.config()) / gate.size as f64
     }
 
     /// The differentiable values of every gate for the tokens that call it.
@@ -259,9 +259,10 @@ impl Router {
         }
     }
 
-    /// The share of tokens whose best expert, pruned or not, is still there.
+    /// The share of tokens whose best expert, pruned or not, is still there. Nobody knows where the
+    /// columns are gone.
     fn coverage(&self, logits: &Tensor<2>, calls: &[Calls], alive: &[bool]) -> Option<f64> {
-        if alive.iter().all(|alive| *alive) {
+        if alive.iter().all(|alive| *alive) || self.config().pruning.cuts_columns() {
             return None;
         }
         let [_, columns] = logits.dims();

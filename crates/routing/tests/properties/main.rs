@@ -4,11 +4,11 @@ mod scenario;
 
 use std::collections::HashSet;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_routing::{
     Affinity, Allocation, Callers, Capacity, CombineWeights, Context, ExpertChoice, Grouping,
-    Layout, Order, Plan, Pool, RouterConfig, Routing, Scope, Seed, Sequences, Sinkhorn, SparsePlan,
-    TokenChoice,
+    Layout, Order, Plan, Pool, PruneMode, Pruning, RouterConfig, Routing, Scope, Seed, Sequences,
+    Sinkhorn, SparsePlan, TokenChoice,
     definition::{Matrices, RoutingTensors},
 };
 use proptest::prelude::*;
@@ -319,6 +319,46 @@ proptest! {
         for expert in &scenario.config.pruning.experts {
             prop_assert_eq!(statistics.load[*expert], 0);
             prop_assert!(statistics.dead.contains(expert));
+        }
+    }
+
+    #[test]
+    fn experts_that_are_gone_are_experts_that_are_masked(
+        scenario in prop_oneof![scenario::sparse().boxed(), scenario::soft().boxed()],
+    ) {
+        let Pruning { experts, mode, .. } = scenario.config.pruning.clone();
+        let config = RouterConfig {
+            pruning: Pruning { experts: Vec::new(), mode, removed: experts.clone() },
+            ..scenario.config.clone()
+        };
+        // The expert behind every column of the whole router.
+        let owners: Vec<usize> = match &config.allocation {
+            Allocation::Soft(soft) => {
+                (0..config.experts).flat_map(|expert| vec![expert; soft.slots]).collect()
+            }
+            _ => {
+                let gates = config.pool.gates(config.experts).unwrap();
+                gates.into_iter().flat_map(|gate| gate.experts).collect()
+            }
+        };
+        let stays = |expert: usize| mode == PruneMode::Predict || !experts.contains(&expert);
+        let left: Vec<i32> =
+            (0..owners.len() as i32).filter(|column| stays(owners[*column as usize])).collect();
+        prop_assert_eq!(config.columns().unwrap(), left.len());
+        let whole = scenario.router();
+        let index = Tensor::<1, Int>::from_data(left.as_slice(), &Device::flex());
+        let cut = config.init_with(whole.weight.val().select(1, index)).unwrap();
+        let context = Context::inference(scenario.layout.clone())
+            .with_modality(scenario.context().modality.unwrap());
+        let masked = whole.route(scenario.tokens(), &context).unwrap();
+        let gone = cut.route(scenario.tokens(), &context).unwrap();
+        for group in 0..masked.plan.n_groups() {
+            let (masked, gone) = (masked.plan.dense(group), gone.plan.dense(group));
+            for (masked, gone) in [(masked.dispatch, gone.dispatch), (masked.combine, gone.combine)] {
+                for (masked, gone) in values(&masked).into_iter().zip(values(&gone)) {
+                    prop_assert!((masked - gone).abs() < 1e-4, "{} {}", masked, gone);
+                }
+            }
         }
     }
 

@@ -225,6 +225,7 @@ fn choices(experts: usize) -> impl Strategy<Value = Choices> {
         |(experts, drop)| Pruning {
             experts,
             mode: if drop { PruneMode::Drop } else { PruneMode::Predict },
+            removed: Vec::new(),
         },
     );
     let image_scope = prop::bool::weighted(0.25);

@@ -109,6 +109,7 @@ mod tests {
             peak_load: 1.0,
             dropped_share: 0.0,
             dead: 0,
+            pruned: 0,
             gate_entropy: 0.5,
             load: vec![0.5, 0.5],
             modalities,
