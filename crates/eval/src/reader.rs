@@ -164,13 +164,13 @@ fn seed(what: &str, number: usize) -> Seed {
 }
 
 /// Data whose classes are not looked at, and need not be there.
-struct Unlabelled {
+pub(crate) struct Unlabelled {
     data: Shared,
     classes: Vec<String>,
 }
 
 impl Unlabelled {
-    fn new(data: Shared) -> Self {
+    pub(crate) fn new(data: Shared) -> Self {
         Self { data, classes: vec![String::new()] }
     }
 }
@@ -194,5 +194,13 @@ impl Dataset for Unlabelled {
 
     fn name(&self, index: usize) -> String {
         self.data.name(index)
+    }
+
+    fn captions(&self, index: usize) -> omma_data::Result<Vec<String>> {
+        self.data.captions(index)
+    }
+
+    fn has_captions(&self) -> bool {
+        self.data.has_captions()
     }
 }

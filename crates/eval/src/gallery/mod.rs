@@ -19,6 +19,7 @@ mod thumbnails;
 use omma_base::Resolution;
 
 pub use self::experts::Experts;
+pub(crate) use self::experts::{Group, Layer, ModelExperts, Patch, Taken, keep_strongest};
 pub(crate) use self::{
     corruption::{CorruptionPictures, worst_corruption},
     patches::{ExpertPictures, LayerPictures},

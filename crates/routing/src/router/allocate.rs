@@ -94,6 +94,23 @@ impl RouterConfig {
         (assignments, values.select(0, index))
     }
 
+    /// Slots per expert in every group that training would have had, at least one; nothing where tokens do not
+    /// choose, or training has no limit. A choice of a plan whose [slot](crate::allocation::Decisions::slots) is
+    /// not below it would have been dropped, noise aside: slots are counted in the order in which tokens are
+    /// served, limit or not.
+    pub fn training_capacities(&self, groups: &Groups) -> Option<Vec<usize>> {
+        let choice = self.token_choice()?;
+        let capacity = choice.capacity?;
+        let alive = self.pruning.alive(self.experts).ok()?;
+        let experts = alive.iter().filter(|alive| **alive).count();
+        let choices = choice.k * self.pool.gates_per_token();
+        let of_group = |group| {
+            let slots = capacity.slots(groups.range(group).len() * choices, experts);
+            slots.unwrap_or(capacity.multiple_of)
+        };
+        Some((0..groups.len()).map(of_group).collect())
+    }
+
     /// Slots per expert in every group; none where nothing is limited.
     pub(super) fn capacities(
         &self,
