@@ -225,7 +225,9 @@ fn show(model: &ModelRoutes, several: bool) -> Result<()> {
     say(table(header, rows, 0))?;
     for degree in &model.degrees {
         let possible = match (degree.possible, &degree.formula) {
-            (Some(possible), Some(formula)) if possible < 1e6 => format!(" of {possible} ({formula})"),
+            (Some(possible), Some(formula)) if possible < 1e6 => {
+                format!(" of {possible} ({formula})")
+            }
             (Some(possible), Some(formula)) => format!(" of {possible:.1e} ({formula})"),
             _ => String::new(),
         };
@@ -238,7 +240,11 @@ fn show(model: &ModelRoutes, several: bool) -> Result<()> {
     say(format!(
         "an image goes to {:.1} different experts{} and passes {:.2} of {:.2} M parameters",
         own.experts,
-        if own.shared_experts > 0 { format!(" + {} shared", own.shared_experts) } else { String::new() },
+        if own.shared_experts > 0 {
+            format!(" + {} shared", own.shared_experts)
+        } else {
+            String::new()
+        },
         own.active_parameters / 1e6,
         own.parameters as f64 / 1e6
     ))?;
@@ -256,7 +262,8 @@ fn cells(block: &BlockRoutes) -> [String; 10] {
     let dash = || "—".to_owned();
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let test = block.strongest_test();
-    let entropy = block.classes.iter().map(|own| own.information.expert_entropy).fold(0.0, f64::max);
+    let entropy =
+        block.classes.iter().map(|own| own.information.expert_entropy).fold(0.0, f64::max);
     let images = block.of_images().filter(|_| !block.soft);
     [
         block.block.to_string(),

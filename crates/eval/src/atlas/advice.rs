@@ -232,7 +232,8 @@ fn of_block(block: &BlockRoutes) -> BlockAdvice {
         _ if is_collapsed(block) => "collapsed",
         _ => "out of balance",
     };
-    words += &format!("; load {balance}, the busiest expert has {:.1} times its share", block.peak_load);
+    words +=
+        &format!("; load {balance}, the busiest expert has {:.1} times its share", block.peak_load);
     match block.idle.len() {
         0 => {}
         1 => words += &format!("; expert {} is idle", block.idle[0]),

@@ -69,12 +69,12 @@ pub(super) struct Combinations {
 impl Combinations {
     /// - `combination`: the sum of its [`part`]s
     pub(super) fn add(&mut self, combination: u64) {
-        match self.counts.get_mut(&combination) {
-            Some(count) => *count += 1,
-            None if self.counts.len() < MOST => {
-                self.counts.insert(combination, 1);
-            }
-            None => self.left_out += 1,
+        if let Some(count) = self.counts.get_mut(&combination) {
+            *count += 1;
+        } else if self.counts.len() < MOST {
+            self.counts.insert(combination, 1);
+        } else {
+            self.left_out += 1;
         }
     }
 
@@ -106,7 +106,10 @@ mod tests {
             assert_eq!(possible(&vec![(n, 1); l]), (degree, format!("C({n}, 1)^{l}")));
         }
         assert_eq!([choose(8, 2), choose(32, 16), choose(3, 4)], [28.0, 601_080_390.0, 0.0]);
-        assert_eq!(possible(&[(4, 1), (8, 2), (4, 1)]), (448.0, "C(4, 1)^2 · C(8, 2)^1".to_owned()));
+        assert_eq!(
+            possible(&[(4, 1), (8, 2), (4, 1)]),
+            (448.0, "C(4, 1)^2 · C(8, 2)^1".to_owned())
+        );
         assert_eq!(possible(&[]).0, 1.0);
     }
 

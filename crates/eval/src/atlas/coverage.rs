@@ -44,7 +44,8 @@ mod tests {
     #[test]
     fn experts_are_kept_by_load_and_cover_what_would_choose_them_first() {
         let steps = coverage(&[1.0, 6.0, 3.0, 0.0], &[2.0, 4.0, 4.0, 0.0]);
-        let found: Vec<(usize, f64)> = steps.iter().map(|step| (step.expert, step.coverage)).collect();
+        let found: Vec<(usize, f64)> =
+            steps.iter().map(|step| (step.expert, step.coverage)).collect();
         assert_eq!(found, [(1, 0.4), (2, 0.8), (0, 1.0), (3, 1.0)]);
         assert_eq!(steps[0].share, 0.6);
         assert_eq!([needed(&steps, 0.4), needed(&steps, 0.5), needed(&steps, 0.99)], [1, 2, 3]);

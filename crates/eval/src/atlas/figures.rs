@@ -220,7 +220,8 @@ pub(super) fn queue(block: &BlockRoutes) -> Option<String> {
         let points = own.queue.iter().enumerate();
         let priority = points.clone().filter(|(_, bin)| bin.tokens > 0.0);
         let priority = priority.map(|(place, bin)| (middle(place), bin.priority)).collect();
-        let name = if several { format!("priority of {}", own.modality) } else { "priority".to_owned() };
+        let name =
+            if several { format!("priority of {}", own.modality) } else { "priority".to_owned() };
         series.push(Series::new(name, priority));
     }
     if several {
@@ -248,7 +249,10 @@ pub(super) fn gates_by_place(block: &BlockRoutes) -> Option<String> {
     let (rows, columns) = block.grid;
     let prefix = block.gates_by_place.len().checked_sub(rows * columns)?;
     let gates = &block.gates_by_place[prefix..];
-    let ends = (gates.iter().copied().fold(f64::INFINITY, f64::min), gates.iter().copied().fold(0.0, f64::max));
+    let ends = (
+        gates.iter().copied().fold(f64::INFINITY, f64::min),
+        gates.iter().copied().fold(0.0, f64::max),
+    );
     if rows * columns < 2 || block.whole_images || ends.1 <= 0.0 {
         return None;
     }
@@ -278,7 +282,8 @@ pub(super) fn flow(routes: &ModelRoutes) -> Option<String> {
     if routes.flows.is_empty() {
         return None;
     }
-    let mut blocks: Vec<usize> = routes.flows.iter().flat_map(|flow| [flow.from, flow.to]).collect();
+    let mut blocks: Vec<usize> =
+        routes.flows.iter().flat_map(|flow| [flow.from, flow.to]).collect();
     blocks.sort_unstable();
     blocks.dedup();
     let experts = |block: &usize| {
@@ -312,7 +317,10 @@ fn links_of(flow: &Flow, kinds: &[String]) -> Vec<FlowLink> {
     let kind = kinds.iter().position(|kind| *kind == flow.modality).unwrap_or(0);
     let rows = flow.tokens.iter().enumerate();
     let link = |(from, row): (usize, &Vec<f64>)| -> Vec<FlowLink> {
-        row.iter().enumerate().map(|(to, amount)| FlowLink { from, to, amount: *amount, kind }).collect()
+        row.iter()
+            .enumerate()
+            .map(|(to, amount)| FlowLink { from, to, amount: *amount, kind })
+            .collect()
     };
     rows.flat_map(link).collect()
 }
@@ -325,7 +333,8 @@ pub(super) fn coverage(routes: &ModelRoutes, modality: &str) -> Option<String> {
         let points = points.map(|(place, step)| ((place + 1) as f64, 100.0 * step.coverage));
         Some(Series::new(format!("block {}", block.block), points.collect()))
     };
-    let series: Vec<Series> = routes.blocks.iter().filter(|block| !block.soft).filter_map(series).collect();
+    let series: Vec<Series> =
+        routes.blocks.iter().filter(|block| !block.soft).filter_map(series).collect();
     (!series.is_empty()).then(|| {
         Lines {
             title: format!("Coverage of {modality}"),

@@ -48,7 +48,8 @@ impl Transitions {
     /// One for every modality that came.
     pub(super) fn record(&self) -> impl Iterator<Item = Flow> {
         let Self { from, to, experts, counts } = self;
-        let came = counts.iter().enumerate().filter(|(_, own)| own.iter().any(|count| *count > 0.0));
+        let came =
+            counts.iter().enumerate().filter(|(_, own)| own.iter().any(|count| *count > 0.0));
         came.map(move |(modality, own)| Flow {
             modality: crate::routing::modality_name(modality),
             from: *from,
@@ -69,15 +70,15 @@ mod tests {
             seen.add(modality, from, to);
         }
         let flows: Vec<Flow> = seen.record().collect();
-        assert_eq!(flows.iter().map(|flow| flow.modality.as_str()).collect::<Vec<_>>(), [
-            "images", "texts"
-        ]);
+        assert_eq!(
+            flows.iter().map(|flow| flow.modality.as_str()).collect::<Vec<_>>(),
+            ["images", "texts"]
+        );
         assert_eq!((flows[0].from, flows[0].to), (1, 3));
-        assert_eq!(flows[0].tokens, [
-            vec![0.0, 0.0, 2.0, 0.0],
-            vec![0.0, 0.0, 0.0, 1.0],
-            vec![0.0; 4]
-        ]);
+        assert_eq!(
+            flows[0].tokens,
+            [vec![0.0, 0.0, 2.0, 0.0], vec![0.0, 0.0, 0.0, 1.0], vec![0.0; 4]]
+        );
         assert_eq!(flows[1].tokens[2][0], 1.0);
     }
 }

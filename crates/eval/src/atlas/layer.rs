@@ -318,8 +318,7 @@ impl LayerTally {
     fn sample_tokens(&mut self, labels: &[u32], places: &[RowPlace], main: &[u16]) {
         let tokens = self.options.tokens;
         if self.samples.is_empty() {
-            let none =
-                || Sample::Tokens { experts: Vec::new(), labels: Vec::new(), tokens };
+            let none = || Sample::Tokens { experts: Vec::new(), labels: Vec::new(), tokens };
             self.samples = self.parts.all.iter().map(|_| none()).collect();
         }
         let images = labels.len() / tokens.max(1);

@@ -128,14 +128,16 @@ pub fn look(subject: &RoutedModel, input: &LookInput) -> Result<Look> {
     if let (Some(texts), Some(pieces)) = (&texts, &pieces) {
         let own = texts.ids.chunks_exact(texts.length.max(1));
         let kinds = texts.kinds.chunks_exact(texts.length.max(1));
-        inputs.extend(input.texts.iter().zip(own.zip(kinds)).map(|(text, (ids, kinds))| LookedAt {
-            name: text.clone(),
-            modality: crate::routing::modality_name(omma_model::TEXTS),
-            grid: None,
-            prefix: 0,
-            words: words(ids, kinds, pieces),
-            blocks: Vec::new(),
-            picture: None,
+        inputs.extend(input.texts.iter().zip(own.zip(kinds)).map(|(text, (ids, kinds))| {
+            LookedAt {
+                name: text.clone(),
+                modality: crate::routing::modality_name(omma_model::TEXTS),
+                grid: None,
+                prefix: 0,
+                words: words(ids, kinds, pieces),
+                blocks: Vec::new(),
+                picture: None,
+            }
         }));
     }
     let depth = subject.depth();
@@ -160,7 +162,8 @@ pub fn look(subject: &RoutedModel, input: &LookInput) -> Result<Look> {
             route.experts.truncate(MOST_EXPERTS);
         }
         let members = places.iter().map(|place| place.member).max().unwrap_or(0);
-        let base = LookBlock { block, experts: router.experts, member: None, soft, tokens: Vec::new() };
+        let base =
+            LookBlock { block, experts: router.experts, member: None, soft, tokens: Vec::new() };
         add(&mut inputs, cut.len(), &places, routes, members, &base);
     }
     Ok(Look { model: subject.name.to_owned(), inputs })

@@ -18,7 +18,8 @@ pub fn look_page(look: &Look) -> Report {
         let front = in_front(input);
         if !front.is_empty() {
             draft = draft.add(|page| {
-                page.text("Tokens in front of the patches:").table(&["block", "token", "experts"], &front)
+                page.text("Tokens in front of the patches:")
+                    .table(&["block", "token", "experts"], &front)
             });
         }
         let figures = input.blocks.iter().map(|block| {
@@ -81,7 +82,12 @@ fn map(input: &LookedAt, block: &LookBlock) -> PatchMap {
     let across = WORDS_ACROSS.min(patches.len().max(1));
     let grid = input.grid.unwrap_or((patches.len().div_ceil(across), across));
     PatchMap {
-        title: format!("Block {}{member}: {} of {} experts", block.block, used.len(), block.experts),
+        title: format!(
+            "Block {}{member}: {} of {} experts",
+            block.block,
+            used.len(),
+            block.experts
+        ),
         grid,
         picture: input.picture.clone(),
         patches,

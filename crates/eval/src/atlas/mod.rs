@@ -60,12 +60,8 @@ pub use self::{
     words::{ExpertWords, SureWord, WordKind},
 };
 use self::{
-    labels::TokenLabels,
-    layer::BatchFacts,
-    record::RecordOptions,
-    subject::Texts,
-    tally::ModelTally,
-    words::Pieces,
+    labels::TokenLabels, layer::BatchFacts, record::RecordOptions, subject::Texts,
+    tally::ModelTally, words::Pieces,
 };
 use crate::{
     error::Result,
@@ -100,7 +96,8 @@ pub fn routes(
         _ => 0,
     };
     let images = &shuffled(images, classes, seed);
-    let with_texts = subject.tokenizer.is_some() && subject.model.reads() && images.data.has_captions();
+    let with_texts =
+        subject.tokenizer.is_some() && subject.model.reads() && images.data.has_captions();
     let pieces = subject.tokenizer.filter(|_| with_texts).map(Pieces::of);
     let mut tally = ModelTally::new(subject, classes, false);
     watcher.begins(&format!("routes of {}", subject.name), images.data.len());

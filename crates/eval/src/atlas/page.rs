@@ -60,13 +60,19 @@ fn facts(model: &ModelRoutes) -> Vec<Fact> {
     let known = model.blocks.iter().any(|block| !block.classes.is_empty());
     let experts: usize = model.blocks.iter().map(|block| block.experts).sum();
     let mut facts = vec![
-        ("layers with experts", model.blocks.len().to_string(), format!("{experts} experts in all")),
+        (
+            "layers with experts",
+            model.blocks.len().to_string(),
+            format!("{experts} experts in all"),
+        ),
         (
             "experts of an image",
             format!("{:.1}", model.image_use.experts),
             match model.image_use.shared_experts {
                 0 => "different ones, all layers together".to_owned(),
-                shared => format!("different ones, all layers together; {shared} shared beside them"),
+                shared => {
+                    format!("different ones, all layers together; {shared} shared beside them")
+                }
             },
         ),
         (
@@ -81,7 +87,9 @@ fn facts(model: &ModelRoutes) -> Vec<Fact> {
     }
     if let Some(degree) = model.degrees.first() {
         let note = match (&degree.formula, degree.possible) {
-            (Some(formula), Some(possible)) => format!("of {} possible, {formula}", short(possible)),
+            (Some(formula), Some(possible)) => {
+                format!("of {} possible, {formula}", short(possible))
+            }
             _ => "combinations of each token's main experts".to_owned(),
         };
         facts.push(("combinations in use", format!("{:.1}", degree.effective), note));
@@ -132,7 +140,9 @@ fn advice(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
             .advice
             .blocks
             .iter()
-            .map(|own| vec![own.block.to_string(), own.verdict.name().to_owned(), own.words.clone()])
+            .map(|own| {
+                vec![own.block.to_string(), own.verdict.name().to_owned(), own.words.clone()]
+            })
             .collect();
         page = page.table(&["block", "experts by class", "why"], &rows);
         if !model.advice.commands.is_empty() {
@@ -170,9 +180,9 @@ fn layers(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
             test.map_or_else(dash, |test| format!("{:.3}", test.p_value)),
             format!("{:.2}", block.experts_per_image),
             images.map_or_else(dash, |own| format!("{:.2}", own.largest_gate)),
-            images.filter(|_| !block.soft).map_or_else(dash, |own| {
-                block.experts_for(own, COVERAGE).to_string()
-            }),
+            images
+                .filter(|_| !block.soft)
+                .map_or_else(dash, |own| block.experts_for(own, COVERAGE).to_string()),
             images.and_then(|own| own.dropped_share()).map_or_else(dash, percent),
         ]
     };
@@ -240,13 +250,15 @@ fn classes(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
                     them.";
     draft = draft.add(|page| page.subsection("Token by token")).captioned(tokens, by_token);
     if !dispatched.is_empty() {
-        let caption = "What experts are given: how much of each class is in what their slots are mixed of.";
+        let caption =
+            "What experts are given: how much of each class is in what their slots are mixed of.";
         draft = draft.captioned(dispatched, caption);
     }
     // With one decision per image both are the same.
     let whole = model.blocks.iter().all(|block| block.whole_images);
     if !images.is_empty() && !whole {
-        let caption = "Images by the expert that took most of their tokens, in per cent of the class.";
+        let caption =
+            "Images by the expert that took most of their tokens, in per cent of the class.";
         draft = draft.add(|page| page.subsection("Image by image")).captioned(images, caption);
     }
     draft
@@ -262,7 +274,8 @@ fn load(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
     });
     let tokens: Vec<Figure> = tokens.collect();
     if !tokens.is_empty() {
-        let caption = "Tokens that each expert takes, and those of them that would find no room in training.";
+        let caption =
+            "Tokens that each expert takes, and those of them that would find no room in training.";
         draft = draft.captioned(tokens, caption);
     }
     draft
@@ -282,9 +295,12 @@ fn gates(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
     let mut places = Vec::new();
     for block in &model.blocks {
         let queue = figures::queue(block);
-        places.extend(queue.map(|svg| context.figure(&format!("queue-block-{}", block.block), svg)));
+        places
+            .extend(queue.map(|svg| context.figure(&format!("queue-block-{}", block.block), svg)));
         let by_place = figures::gates_by_place(block);
-        places.extend(by_place.map(|svg| context.figure(&format!("places-block-{}", block.block), svg)));
+        places.extend(
+            by_place.map(|svg| context.figure(&format!("places-block-{}", block.block), svg)),
+        );
     }
     match places.is_empty() {
         true => draft,

@@ -101,11 +101,10 @@ mod tests {
         let shared = parts(Pool::Members { members: 2, overlap: 2 });
         assert_eq!((shared.all.len(), shared.width()), (2, 8));
         assert_eq!(shared.column_experts(), [0, 1, 4, 5, 2, 3, 4, 5]);
-        assert_eq!([shared.column(0, 4), shared.column(1, 4), shared.column(1, 0)], [
-            Some(2),
-            Some(6),
-            None
-        ]);
+        assert_eq!(
+            [shared.column(0, 4), shared.column(1, 4), shared.column(1, 0)],
+            [Some(2), Some(6), None]
+        );
     }
 
     #[test]

@@ -35,7 +35,11 @@ impl RoutePictures {
             whole: first.router.scope != omma_routing::Scope::Token,
             soft: first.soft,
             groups: groups(first),
-            layers: tally.of_images().filter(|own| groups(own) == groups(first)).map(taken).collect(),
+            layers: tally
+                .of_images()
+                .filter(|own| groups(own) == groups(first))
+                .map(taken)
+                .collect(),
         };
         let experts = Experts { models: vec![model], every: 1, images: tally.images };
         let experts = ExpertPictures::of(&experts, images.data.as_ref(), resolution);

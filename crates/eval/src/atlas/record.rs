@@ -265,7 +265,8 @@ impl LayerTally {
         let sum = |expert: usize| self.modalities.iter().map(|own| own.load[expert]).sum::<f64>();
         let load: Vec<f64> = (0..experts).map(sum).collect();
         let total: f64 = load.iter().sum();
-        let shares: Vec<f64> = load.iter().map(|load| load / total.max(f64::MIN_POSITIVE)).collect();
+        let shares: Vec<f64> =
+            load.iter().map(|load| load / total.max(f64::MIN_POSITIVE)).collect();
         let choice = self.router.token_choice();
         let capacity = choice.and_then(|choice| choice.capacity);
         let came = self.modalities.iter().enumerate().filter(|(_, tally)| !tally.is_empty());
@@ -374,13 +375,8 @@ mod tests {
 
     #[test]
     fn classes_are_read_expert_by_expert() {
-        let table = vec![
-            vec![1.0, 3.0],
-            vec![5.0, 1.0],
-            vec![0.0, 0.0],
-            vec![0.0, 9.0],
-            vec![9.0, 1.0],
-        ];
+        let table =
+            vec![vec![1.0, 3.0], vec![5.0, 1.0], vec![0.0, 0.0], vec![0.0, 9.0], vec![9.0, 1.0]];
         assert_eq!(reading_order(&table), [4, 1, 3, 0, 2]);
     }
 }

@@ -150,7 +150,8 @@ impl<'a> RoutedModel<'a> {
         let absent = match masked {
             // The first place of an empty text holds a token all the same.
             Some(Padding::Masked) => {
-                let place = |(at, id): (usize, &u32)| *id == PAD && !at.is_multiple_of(texts.length);
+                let place =
+                    |(at, id): (usize, &u32)| *id == PAD && !at.is_multiple_of(texts.length);
                 texts.ids.iter().enumerate().map(place).collect()
             }
             _ => Vec::new(),

@@ -7,7 +7,7 @@ use super::{
     flow::Transitions,
     layer::{BatchFacts, LayerOptions, LayerTally, Scratch},
     rows::{BatchShape, RowPlace},
-    subject::{RoutedModel, Routed},
+    subject::{Routed, RoutedModel},
 };
 
 /// Numbers that samples for permutation tests may take, in all layers together.
@@ -37,7 +37,6 @@ pub(super) struct ModelTally {
     towers: [Tower; 2],
     /// Of images, of texts.
     pub(super) combinations: [Combinations; 2],
-    pub(super) sampled: usize,
     scratch: Scratch,
     pub(super) images: usize,
     pub(super) texts: usize,
@@ -73,7 +72,6 @@ impl ModelTally {
             layers,
             towers,
             combinations: Default::default(),
-            sampled,
             scratch: Scratch::default(),
             images: 0,
             texts: 0,

@@ -36,18 +36,19 @@ impl WordKind {
 
 /// Of a word in small letters.
 const FUNCTION_WORDS: &[&str] = &[
-    "a", "about", "above", "across", "after", "against", "all", "along", "also", "am", "among", "an",
-    "and", "another", "any", "are", "around", "as", "at", "be", "because", "been", "before", "behind",
-    "being", "below", "beneath", "beside", "between", "both", "but", "by", "can", "could", "did", "do",
-    "does", "doing", "down", "during", "each", "either", "every", "few", "for", "from", "had", "has",
-    "have", "having", "he", "her", "here", "hers", "him", "his", "how", "i", "if", "in", "inside",
-    "into", "is", "it", "its", "itself", "just", "like", "many", "may", "me", "might", "mine", "more",
-    "most", "much", "must", "my", "near", "neither", "next", "no", "nor", "not", "of", "off", "on",
-    "onto", "or", "other", "our", "ours", "out", "outside", "over", "own", "shall", "she", "should",
-    "so", "some", "such", "than", "that", "the", "their", "theirs", "them", "then", "there", "these",
-    "they", "this", "those", "through", "to", "too", "toward", "towards", "under", "until", "up",
-    "upon", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who",
-    "whom", "whose", "why", "will", "with", "within", "without", "would", "you", "your", "yours",
+    "a", "about", "above", "across", "after", "against", "all", "along", "also", "am", "among",
+    "an", "and", "another", "any", "are", "around", "as", "at", "be", "because", "been", "before",
+    "behind", "being", "below", "beneath", "beside", "between", "both", "but", "by", "can",
+    "could", "did", "do", "does", "doing", "down", "during", "each", "either", "every", "few",
+    "for", "from", "had", "has", "have", "having", "he", "her", "here", "hers", "him", "his",
+    "how", "i", "if", "in", "inside", "into", "is", "it", "its", "itself", "just", "like", "many",
+    "may", "me", "might", "mine", "more", "most", "much", "must", "my", "near", "neither", "next",
+    "no", "nor", "not", "of", "off", "on", "onto", "or", "other", "our", "ours", "out", "outside",
+    "over", "own", "shall", "she", "should", "so", "some", "such", "than", "that", "the", "their",
+    "theirs", "them", "then", "there", "these", "they", "this", "those", "through", "to", "too",
+    "toward", "towards", "under", "until", "up", "upon", "us", "very", "was", "we", "were", "what",
+    "when", "where", "which", "while", "who", "whom", "whose", "why", "will", "with", "within",
+    "without", "would", "you", "your", "yours",
 ];
 
 /// How a vocabulary says where words begin and end.
@@ -214,12 +215,13 @@ impl Words {
             return;
         }
         let key = (expert as u16, id);
-        match self.taken.get_mut(&key) {
-            Some((count, sum)) => (*count, *sum) = (*count + 1, *sum + gate),
-            None if self.taken.len() < MOST_PAIRS => {
-                self.taken.insert(key, (1, gate));
-            }
-            None => self.left_out += 1,
+        if let Some((count, sum)) = self.taken.get_mut(&key) {
+            *count += 1;
+            *sum += gate;
+        } else if self.taken.len() < MOST_PAIRS {
+            self.taken.insert(key, (1, gate));
+        } else {
+            self.left_out += 1;
         }
     }
 
@@ -240,7 +242,8 @@ impl Words {
                 count: count.into(),
                 gate,
             };
-            let kinds = WordKind::ALL.map(|kind| (kind, self.kinds[expert * width + kind as usize]));
+            let kinds =
+                WordKind::ALL.map(|kind| (kind, self.kinds[expert * width + kind as usize]));
             ExpertWords {
                 expert,
                 kinds: kinds.to_vec(),

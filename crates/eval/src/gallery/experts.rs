@@ -145,7 +145,10 @@ impl ModelExperts {
             let of_class = taken.by_class.entry(label).or_insert_with(nothing);
             of_class[column] += f64::from(visit.count);
             if let Some(place) = visit.token.checked_sub(*prefix) {
-                keep_strongest(&mut taken.patches[column], Patch { index, place, gate: visit.gate });
+                keep_strongest(
+                    &mut taken.patches[column],
+                    Patch { index, place, gate: visit.gate },
+                );
             }
         }
     }

@@ -80,7 +80,9 @@ impl Flow {
             let middle = x(stage) + BAR / 2.0;
             let (anchor, at) = match stage {
                 0 => (Anchor::Start, x(0)),
-                last if last + 1 == self.stages.len() => (Anchor::End, (x(last) + BAR + 16.0).min(WIDTH - 4.0)),
+                last if last + 1 == self.stages.len() => {
+                    (Anchor::End, (x(last) + BAR + 16.0).min(WIDTH - 4.0))
+                }
                 _ => (Anchor::Middle, middle),
             };
             svg.text(Colour::Muted, at, top - 8.0, anchor, &fit(&places.name, SMALL, step - 4.0));
@@ -124,7 +126,8 @@ impl Flow {
         };
         let all: Vec<Vec<f64>> = (0..self.stages.len()).map(amounts).collect();
         let scale = |amounts: &Vec<f64>| {
-            let (busy, sum) = (amounts.iter().filter(|own| **own > 0.0).count(), amounts.iter().sum::<f64>());
+            let (busy, sum) =
+                (amounts.iter().filter(|own| **own > 0.0).count(), amounts.iter().sum::<f64>());
             let gaps = GAP * busy.saturating_sub(1) as f64;
             if sum > 0.0 { (AREA - gaps).max(AREA / 2.0) / sum } else { f64::INFINITY }
         };
@@ -172,7 +175,8 @@ impl Flow {
                 true => Colour::Series(link.from),
                 false => Colour::Series(link.kind),
             };
-            let kind = self.kinds.get(link.kind).map(|kind| format!(", {kind}")).unwrap_or_default();
+            let kind =
+                self.kinds.get(link.kind).map(|kind| format!(", {kind}")).unwrap_or_default();
             let text = hover(&format!(
                 "{} {} → {} {}{kind}: {}",
                 from.name,
@@ -262,7 +266,8 @@ mod tests {
     fn places_are_as_high_as_what_passes_them() {
         let flow = flow(vec![vec![link(0, 0, 30.0), link(0, 1, 10.0), link(1, 1, 60.0)]]);
         let slots = flow.slots(&flow.shown(), 0.0);
-        let heights = |stage: usize| slots[stage].iter().map(|slot| slot.height).collect::<Vec<_>>();
+        let heights =
+            |stage: usize| slots[stage].iter().map(|slot| slot.height).collect::<Vec<_>>();
         let share = |height: f64| (height / (AREA - GAP) * 100.0).round();
         assert_eq!(heights(0).into_iter().map(share).collect::<Vec<_>>(), [40.0, 60.0]);
         assert_eq!(heights(1).into_iter().map(share).collect::<Vec<_>>(), [30.0, 70.0, 0.0]);

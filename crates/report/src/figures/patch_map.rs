@@ -56,7 +56,8 @@ impl PatchMap {
         let (across, down) = (side * columns as f64, side * rows as f64);
         if let Some(picture) = &self.picture {
             let data = BASE64_STANDARD.encode(picture.encoded());
-            let smooth = if picture.is_coarse() { r#" style="image-rendering: pixelated""# } else { "" };
+            let smooth =
+                if picture.is_coarse() { r#" style="image-rendering: pixelated""# } else { "" };
             svg.add(format_args!(
                 r#"<image x="{}" y="{}" width="{}" height="{}" preserveAspectRatio="none"{smooth} href="data:{};base64,{data}"/>"#,
                 Px(left),
@@ -68,7 +69,8 @@ impl PatchMap {
         }
         for (place, mark) in self.patches.iter().take(rows * columns).enumerate() {
             let Some(mark) = mark else { continue };
-            let (x, y) = (left + side * (place % columns) as f64, top + side * (place / columns) as f64);
+            let (x, y) =
+                (left + side * (place % columns) as f64, top + side * (place / columns) as f64);
             self.draw(&mut svg, mark, (x, y), side);
         }
         svg.add(format_args!(
@@ -102,7 +104,10 @@ impl PatchMap {
             let (x, y) = (Px(x + side / 2.0), Px(y + side / 2.0 + size * 0.35));
             let (size, word) = (Px(size), escape(&mark.word));
             for (colour, stroke) in [
-                (Colour::Paper, r#" stroke="currentColor" stroke-width="2.5" stroke-linejoin="round" aria-hidden="true""#),
+                (
+                    Colour::Paper,
+                    r#" stroke="currentColor" stroke-width="2.5" stroke-linejoin="round" aria-hidden="true""#,
+                ),
                 (Colour::Ink, ""),
             ] {
                 svg.add(format_args!(
@@ -173,7 +178,11 @@ mod tests {
     #[test]
     fn patches_have_their_word_and_answer_the_pointer() {
         let svg = map(None).svg();
-        assert_eq!(svg.matches("<title>expert").count(), 5, "one is left out, one is beyond the grid");
+        assert_eq!(
+            svg.matches("<title>expert").count(),
+            5,
+            "one is left out, one is beyond the grid"
+        );
         assert_eq!(svg.matches(">12</text>").count(), 2, "the word and what is around it");
         assert!(svg.contains("hsl(") && !svg.contains("<image"));
     }
