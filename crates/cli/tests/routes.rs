@@ -115,7 +115,7 @@ fn images_and_captions_are_looked_at_together() {
     let seen = shown(omma(at, &["look", "model", "photo.png", "--text", text, "--out", "seen"]));
     assert!(seen.contains("photo.png:") && seen.contains("a red circle:"), "{seen}");
     let html = fs::read_to_string(at.join("seen/look.html")).unwrap();
-    assert!(html.contains("row 1, column 1: expert ") && html.contains("“red”: expert "));
+    assert!(html.contains("row 1, column 1: expert ") && html.contains("“a”: expert "));
 }
 
 #[test]

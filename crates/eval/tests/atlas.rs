@@ -15,8 +15,8 @@ use omma_data::{
 use omma_eval::{
     EvalError, Images,
     atlas::{
-        AtlasProtocol, LookInput, ModelRoutes, RoutePictures, RoutedModel, Routes, Verdict,
-        WordKind, look, look_page, routes, routes_page,
+        AtlasProtocol, LabelSource, LookInput, ModelRoutes, RoutePictures, RoutedModel, Routes,
+        Verdict, WordKind, look, look_page, routes, routes_page,
     },
     pixels_for,
     routing::{BatchShape, Visit, visits},
@@ -46,8 +46,12 @@ fn found(
 ) -> (ModelRoutes, RoutePictures) {
     let device = Device::flex();
     let subject = subject(model, tokenizer, &device);
-    let protocol = AtlasProtocol { data: "world".to_owned(), batch, permutations: 99, seed: 7 };
+    let protocol = protocol(LabelSource::Images, batch);
     routes(&subject, &Images::new("world", data), &protocol, &mut ()).unwrap()
+}
+
+fn protocol(labels: LabelSource, batch: usize) -> AtlasProtocol {
+    AtlasProtocol { labels, data: "world".to_owned(), batch, permutations: 99, seed: 7 }
 }
 
 fn subject<'a>(
@@ -138,8 +142,8 @@ fn sums_are_those_of_all_visits_written_down() {
             for (expert, load) in block.load.iter().enumerate() {
                 assert!(close(*load, count(&|visit| visit.expert == expert) / total), "{kind}");
             }
-            let mut different = BTreeSet::new();
-            all.iter().for_each(|visit| drop(different.insert((visit.image, visit.expert))));
+            let different: BTreeSet<(usize, usize)> =
+                all.iter().map(|visit| (visit.image, visit.expert)).collect();
             let per_image = different.len() as f64 / IMAGES as f64;
             assert!(close(block.experts_per_image, per_image), "{kind} {settings:?}");
             experts_of_an_image += per_image;
@@ -167,6 +171,40 @@ fn sums_are_those_of_all_visits_written_down() {
         }
         assert!(close(routes.image_use.experts, experts_of_an_image), "{kind}");
     }
+}
+
+#[test]
+fn patches_may_have_the_class_of_most_of_their_pixels() {
+    const PIXEL_CLASSES: usize = 15;
+    let (model, device) = (model("e3-tiny", &["moe.experts=4", "moe.k=1"]), Device::flex());
+    let (layers, _) = literally(&model);
+    let subject = subject(&model, None, &device);
+    let protocol = protocol(LabelSource::Pixels { classes: PIXEL_CLASSES }, 7);
+    let images = Images::new("world", world(IMAGES));
+    let (routes, pictures) = routes(&subject, &images, &protocol, &mut ()).unwrap();
+    let masks: Vec<Vec<u8>> =
+        (0..IMAGES).map(|index| images.data.get(index).unwrap().mask.unwrap()).collect();
+    let label = |image: usize, patch: usize| {
+        let mut counts = [0; PIXEL_CLASSES];
+        for (y, x) in (0..8).flat_map(|y| (0..8).map(move |x| (y, x))) {
+            let pixel = (patch / 2 * 8 + y) * 16 + patch % 2 * 8 + x;
+            counts[usize::from(masks[image][pixel])] += 1;
+        }
+        (0..PIXEL_CLASSES).rev().max_by_key(|class| counts[*class]).unwrap()
+    };
+    for (block, (_, all)) in routes.blocks.iter().zip(&layers) {
+        for (member, own) in block.classes.iter().enumerate() {
+            let mut table = vec![vec![0.0; 2]; PIXEL_CLASSES];
+            for visit in all.iter().filter(|visit| visit.member == member && visit.token > 0) {
+                table[label(visit.image, visit.token - 1)][visit.expert - 2 * member] += 1.0;
+            }
+            assert_eq!(own.tokens, table);
+            assert_eq!(own.images, None, "an image has no class");
+            assert!(close(own.test.unwrap().nats, information(&table)));
+        }
+    }
+    let (html, _) = paged(routes, pictures);
+    assert!(html.contains("Token by token") && !html.contains("Image by image"));
 }
 
 #[test]
@@ -316,7 +354,8 @@ fn images_and_texts_are_told_apart() {
             assert!(close(all, texts.load.iter().sum()), "{settings:?}");
             assert_eq!(kinds(WordKind::Padding) > 0.0, padded);
             assert!(kinds(WordKind::Function) > 0.0 && kinds(WordKind::Content) > 0.0);
-            assert!(block.words.iter().any(|own| own.surest.iter().any(|word| word.word == "a")));
+            let mut words = block.words.iter().flat_map(|own| &own.surest);
+            assert!(words.clone().count() > 3 && words.all(|word| !word.word.contains('▁')));
             assert!(images.queue.iter().any(|bin| bin.tokens > 0.0));
         }
         assert_eq!(routes.degrees.len(), 2);
@@ -465,10 +504,11 @@ fn a_look_at_texts_names_their_words() {
     let input = LookInput { pictures: pictures(1), texts };
     let seen = look(&subject(&model, Some(&tokenizer), &device), &input).unwrap();
     let [_, words, nothing] = &seen.inputs[..] else { panic!("{}", seen.inputs.len()) };
-    assert_eq!(words.words[..3], ["a", "red", "circle"]);
+    assert_eq!(words.words[0], "a");
+    assert!(words.words.concat().starts_with("aredcircle"), "{:?}", words.words);
     assert!(words.blocks.iter().all(|block| block.tokens.len() == words.words.len()));
     assert!(nothing.words.iter().skip(1).all(|word| word == "∅"), "{:?}", nothing.words);
-    assert!(look_page(&seen).html.contains("“circle”: expert "));
+    assert!(look_page(&seen).html.contains("“a”: expert "));
     let deaf = look(&subject(&model, None, &device), &input).unwrap_err();
     assert!(matches!(deaf, EvalError::NoTokenizer { .. }), "{deaf}");
 }

@@ -8,7 +8,10 @@ use clap::Args;
 use omma_base::{Seed, files::fresh_folder};
 use omma_data::formats::Columns;
 use omma_eval::{
-    atlas::{AtlasProtocol, BlockRoutes, ModelRoutes, RoutedModel, Routes, routes, routes_page},
+    atlas::{
+        AtlasProtocol, BlockRoutes, LabelSource, ModelRoutes, RoutedModel, Routes, routes,
+        routes_page,
+    },
     report::write_report,
 };
 
@@ -136,6 +139,7 @@ impl RoutesCommand {
         device: &Device,
     ) -> Result<(Vec<ModelRoutes>, Vec<omma_eval::atlas::RoutePictures>)> {
         let protocol = AtlasProtocol {
+            labels: LabelSource::Images,
             data: self.data.clone().unwrap_or_else(|| data.to_owned()),
             batch: self.batch.into(),
             permutations: self.permutations as usize,

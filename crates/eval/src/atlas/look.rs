@@ -77,8 +77,11 @@ pub struct LookBlock {
 /// A token at its experts, the one that it is drawn to most first, at most eight of them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TokenRoute {
-    /// Expert and gate; for soft routing, expert and combine mass.
+    /// Those that took it, each with its gate; for soft routing, with its combine mass.
     pub experts: Vec<(usize, f32)>,
+    /// The largest gates, whether these experts took it or not; empty for soft routing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<(usize, f32)>,
 }
 
 /// Runs pictures and texts through a model, together, and says where their tokens went.
@@ -157,9 +160,22 @@ pub fn look(subject: &RoutedModel, input: &LookInput) -> Result<Look> {
             let gate = if soft { visit.weight } else { visit.gate };
             routes[visit.row].experts.push((visit.expert, gate));
         });
+        let span = routing.plan.as_sparse().map_or(1, |plan| plan.span());
+        for table in &routing.tables {
+            let rows = table.gates.chunks_exact(table.columns().max(1));
+            for (gates, unit) in rows.zip(&table.tokens) {
+                let first = *unit as usize * span;
+                let gates = table.experts.iter().copied().zip(gates.iter().copied());
+                routes[first..first + span]
+                    .iter_mut()
+                    .for_each(|one| one.gates.extend(gates.clone()));
+            }
+        }
         for route in &mut routes {
-            route.experts.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            route.experts.truncate(MOST_EXPERTS);
+            for ranked in [&mut route.experts, &mut route.gates] {
+                ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+                ranked.truncate(MOST_EXPERTS);
+            }
         }
         let members = places.iter().map(|place| place.member).max().unwrap_or(0);
         let base =

@@ -31,13 +31,25 @@ pub fn look_page(look: &Look) -> Report {
     draft.finish()
 }
 
-/// `expert 3: 0.91, expert 0: 0.05`
+/// Gates that are said beside those of the experts that took a token.
+const MOST_GATES: usize = 4;
+
+/// `expert 3 (0.910); gates 3: 0.910, 0: 0.052`
 fn in_words(route: &TokenRoute) -> String {
-    if route.experts.is_empty() {
-        return "no expert".to_owned();
+    let joined = |all: Vec<String>| all.join(", ");
+    let taken = |(expert, gate): &(usize, f32)| format!("expert {expert} ({gate:.3})");
+    let gate = |(expert, gate): &(usize, f32)| format!("{expert}: {gate:.3}");
+    let taken = match route.experts.is_empty() {
+        true => "no expert".to_owned(),
+        false => joined(route.experts.iter().map(taken).collect()),
+    };
+    match route.gates.as_slice() {
+        [] => taken,
+        gates => {
+            let gates = joined(gates.iter().take(MOST_GATES).map(gate).collect());
+            format!("{taken}; gates {gates}")
+        }
     }
-    let one = |(expert, gate): &(usize, f32)| format!("expert {expert}: {gate:.3}");
-    route.experts.iter().map(one).collect::<Vec<String>>().join(", ")
 }
 
 /// What class token and registers chose.

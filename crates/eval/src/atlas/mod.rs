@@ -40,7 +40,7 @@ mod words;
 use std::sync::Arc;
 
 use omma_base::Seed;
-use omma_data::Selection;
+use omma_data::{Selection, TargetKind};
 use rand::seq::SliceRandom;
 
 pub use self::{
@@ -69,9 +69,23 @@ use crate::{
     stream::{Images, Watcher},
 };
 
+/// Whose classes tokens have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LabelSource {
+    /// Those of their images, if the data has several classes.
+    Images,
+    /// Those of most pixels of their patches (paper 003 §5.2), by the data's masks.
+    Pixels {
+        /// Classes of pixels.
+        classes: usize,
+    },
+}
+
 /// How an atlas is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtlasProtocol {
+    /// Whose classes tokens have.
+    pub labels: LabelSource,
     /// How a command names the data.
     pub data: String,
     /// Images per forward pass.
@@ -91,17 +105,18 @@ pub fn routes(
 ) -> Result<(ModelRoutes, RoutePictures)> {
     subject.check()?;
     let seed = Seed::new(protocol.seed).named("atlas");
-    let classes = match images.data.classes().len() {
-        several if several > 1 => several,
-        _ => 0,
+    let (targets, classes) = match protocol.labels {
+        LabelSource::Images => (TargetKind::default(), images.data.classes().len()),
+        LabelSource::Pixels { classes } => (TargetKind::Masks, classes),
     };
+    let classes = if classes > 1 { classes } else { 0 };
     let images = &shuffled(images, classes, seed);
     let with_texts =
         subject.tokenizer.is_some() && subject.model.reads() && images.data.has_captions();
     let pieces = subject.tokenizer.filter(|_| with_texts).map(Pieces::of);
-    let mut tally = ModelTally::new(subject, classes, false);
+    let mut tally = ModelTally::new(subject, classes, targets == TargetKind::Masks);
     watcher.begins(&format!("routes of {}", subject.name), images.data.len());
-    images.batches(subject.pixels(), protocol.batch, watcher, |batch| {
+    images.batches_of(targets, subject.pixels(), protocol.batch, watcher, |batch| {
         let labels = TokenLabels::of(batch, &subject.model.config().image, classes);
         let texts = match with_texts {
             true => {
