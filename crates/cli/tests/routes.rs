@@ -96,7 +96,8 @@ fn several_models_have_sections_of_their_own() {
     assert_eq!(folders.len(), 1, "a fresh folder");
     let html = fs::read_to_string(atlas.join("routes.html")).unwrap();
     assert!(html.contains("one: What follows") && html.contains("soft: What follows"));
-    assert!(atlas.join("figures/2-classes-dispatch-block-1.svg").is_file(), "soft has both masses");
+    assert!(atlas.join("figures/2-experts-places-block-1.svg").is_file(), "where slots look");
+    assert!(!atlas.join("figures/2-classes-dispatch-block-1.svg").exists(), "all classes alike");
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub enum Verdict {
     Weak,
     /// Not more than chance.
     Chance,
-    /// There is nothing to tell by: no classes, or too few images.
+    /// There is nothing to tell by: no classes, too few images, or soft routing.
     Unknown,
 }
 
@@ -37,7 +37,7 @@ impl Verdict {
             Self::Specialised => "specialised",
             Self::Weak => "weak",
             Self::Chance => "no more than chance",
-            Self::Unknown => "unknown",
+            Self::Unknown => "cannot be said",
         }
     }
 }
@@ -87,10 +87,16 @@ impl Advice {
         let mut advice = Self { keep, blocks: blocks.clone(), ..Self::default() };
         let unknown = of(Verdict::Unknown);
         if unknown.len() == blocks.len() {
-            advice.summary.push(
-                "Whether experts specialise cannot be said without classes of images; load and coverage can."
-                    .to_owned(),
-            );
+            let why = match routes.blocks.iter().all(|block| block.soft) {
+                true => {
+                    "Soft routing gives every expert its slots of every image, so that who gets how much says nothing on \
+                     which layers need experts; the patches that weigh most for each expert may."
+                }
+                false => {
+                    "Whether experts specialise cannot be said without classes of images; load and coverage can."
+                }
+            };
+            advice.summary.push(why.to_owned());
         } else {
             advice.on_layers(routes, &unknown);
         }
@@ -172,7 +178,7 @@ impl Advice {
             let whose = if several { format!("the {name}'") } else { "all".to_owned() };
             self.commands.push(AdvisedCommand {
                 why: format!(
-                    "{kept} of {of} experts cover {:.0} % of {whose} tokens; the others really removed",
+                    "{kept} of {of} experts cover {:.0} % of {whose} tokens; this removes the others",
                     100.0 * COVERAGE
                 ),
                 command: format!(
@@ -205,6 +211,15 @@ fn is_collapsed(block: &BlockRoutes) -> bool {
 
 fn of_block(block: &BlockRoutes) -> BlockAdvice {
     let (verdict, mut words) = match block.strongest_test() {
+        Some(test) if block.soft => {
+            let words = format!(
+                "every expert gets its slots of every image; the class settles {:.1} % of whose outputs tokens are made \
+                 of (p = {:.3})",
+                100.0 * test.effect.max(0.0),
+                test.p_value
+            );
+            (Verdict::Unknown, words)
+        }
         None => (Verdict::Unknown, "no classes to tell by".to_owned()),
         Some(test) => {
             let verdict = match (test.p_value <= LEVEL, test.effect >= LEAST_EFFECT) {
@@ -339,6 +354,7 @@ mod tests {
             modalities: vec![modality(load)],
             classes: classes.into_iter().collect(),
             gates_by_place: Vec::new(),
+            experts_by_place: Vec::new(),
             grid: (0, 0),
             words: Vec::new(),
         }

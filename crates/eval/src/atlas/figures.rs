@@ -92,10 +92,7 @@ pub(super) fn information(routes: &ModelRoutes) -> Option<String> {
             x_label: "block".to_owned(),
             y_label: "mutual information, % of the experts' entropy".to_owned(),
             labels,
-            groups: vec![
-                ("found".to_owned(), groups.0),
-                ("by chance (labels permuted among images)".to_owned(), groups.1),
-            ],
+            groups: vec![("found".to_owned(), groups.0), ("by chance".to_owned(), groups.1)],
             reference: None,
         }
         .svg()
@@ -162,6 +159,7 @@ pub(super) fn tokens(block: &BlockRoutes) -> Option<String> {
 fn by_depth(
     routes: &ModelRoutes,
     (title, y_label): (&str, &str),
+    most: f64,
     value: impl Fn(&ModalityRoutes) -> (f64, Option<f64>),
 ) -> String {
     let mut names: Vec<&str> = Vec::new();
@@ -185,27 +183,34 @@ fn by_depth(
         x_label: "block".to_owned(),
         y_label: y_label.to_owned(),
         series: names.iter().map(series).collect(),
+        y_range: Some((0.0, most)),
         ..Lines::default()
     }
     .svg()
 }
 
+/// Experts of the layer that has most.
+fn most_experts(routes: &ModelRoutes) -> f64 {
+    routes.blocks.iter().map(|block| block.experts).max().unwrap_or(1) as f64
+}
+
 /// The largest gate by depth (paper 002 Fig. 38).
 pub(super) fn largest_gate(routes: &ModelRoutes) -> String {
     let words = ("Largest gate of a token by depth", "mean, and one standard deviation");
-    by_depth(routes, words, |own| (own.largest_gate, Some(own.largest_gate_deviation)))
+    by_depth(routes, words, 1.0, |own| (own.largest_gate, Some(own.largest_gate_deviation)))
 }
 
 /// Entropies of gates by depth.
 pub(super) fn local_entropy(routes: &ModelRoutes) -> String {
-    let words = ("Entropy of a token's gates by depth", "nats; 0 is sure");
-    by_depth(routes, words, |own| (own.local_entropy, None))
+    let words =
+        ("Entropy of a token's gates by depth", "nats; 0 is sure, the top is evenly spread");
+    by_depth(routes, words, most_experts(routes).ln().max(0.1), |own| (own.local_entropy, None))
 }
 
 /// Experts in use by depth.
 pub(super) fn experts_in_use(routes: &ModelRoutes) -> String {
     let words = ("Experts in use by depth", "e^H of the mean gates");
-    by_depth(routes, words, |own| (own.experts, None))
+    by_depth(routes, words, most_experts(routes), |own| (own.experts, None))
 }
 
 /// Whom a layer would serve first (Figs. 32–37).
@@ -274,6 +279,36 @@ pub(super) fn gates_by_place(block: &BlockRoutes) -> Option<String> {
             legend: Vec::new(),
         }
         .svg(),
+    )
+}
+
+/// Where experts take their tokens from.
+pub(super) fn experts_by_place(block: &BlockRoutes) -> Option<String> {
+    let (rows, columns) = block.grid;
+    let prefix = block.gates_by_place.len().checked_sub(rows * columns)?;
+    let own: Vec<Vec<f64>> = block
+        .experts_by_place
+        .iter()
+        .map(|places| places[prefix.min(places.len())..].to_vec())
+        .collect();
+    if rows * columns < 2 || own.iter().flatten().all(|count| *count <= 0.0) {
+        return None;
+    }
+    let percent = |places: &Vec<f64>| {
+        let total = places.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        places.iter().map(|count| (10_000.0 * count / total).round() / 100.0).collect()
+    };
+    let place = |place: usize| format!("{}/{}", place / columns + 1, place % columns + 1);
+    Some(
+        HeatMap {
+            title: format!("Block {}: where experts take their tokens from", block.block),
+            row_label: "expert".to_owned(),
+            column_label: "row/column of the patch".to_owned(),
+            rows: (0..block.experts).map(|expert| expert.to_string()).collect(),
+            columns: (0..rows * columns).map(place).collect(),
+            values: own.iter().map(percent).collect(),
+        }
+        .svg_by_largest(),
     )
 }
 

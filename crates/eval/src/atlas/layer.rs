@@ -63,6 +63,8 @@ pub(super) struct LayerTally {
     pub(super) samples: Vec<Sample>,
     /// `[T]`: by place in an image, tokens and the sum of their largest gates.
     pub(super) places: Vec<(u64, f64)>,
+    /// `[E, T]`: by expert and place in an image, tokens; for soft routing, dispatch mass.
+    pub(super) by_place: Vec<f64>,
     /// `[columns]`: what each expert is drawn to most, the strongest first.
     pub(super) surest: Vec<Vec<Patch>>,
     pub(super) words: Words,
@@ -103,6 +105,7 @@ impl LayerTally {
             distinct: 0,
             samples: Vec::new(),
             places: vec![(0, 0.0); options.tokens],
+            by_place: vec![0.0; experts * options.tokens],
             surest: vec![Vec::new(); width],
             words: Words::new(experts),
             parts,
@@ -159,7 +162,9 @@ impl LayerTally {
         renewed(score, places.len(), f32::NEG_INFINITY);
         renewed(sum, places.len(), 0.0);
         renewed(histogram, facts.indices.len() * width, 0.0);
-        let Self { parts, modalities, by_class, dispatched, surest, words, options, .. } = self;
+        let Self {
+            parts, modalities, by_class, dispatched, by_place, surest, words, options, ..
+        } = self;
         row_visits(routing, |visit| {
             let (row, place) = (visit.row, places[visit.row]);
             let drawn = if soft { visit.weight } else { visit.gate };
@@ -184,6 +189,8 @@ impl LayerTally {
             }
             let Some(column) = parts.column(place.member.into(), visit.expert) else { return };
             histogram[sequence * width + column] += visit.count;
+            let taken = if soft { visit.gate } else { visit.count };
+            by_place[visit.expert * options.tokens + token] += f64::from(taken);
             let label = match facts.labels {
                 TokenLabels::Images(labels) => labels[sequence],
                 TokenLabels::Tokens(labels) => labels[sequence * options.tokens + token],

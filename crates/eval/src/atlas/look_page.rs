@@ -22,11 +22,19 @@ pub fn look_page(look: &Look) -> Report {
                     .table(&["block", "token", "experts"], &front)
             });
         }
+        let plain = input.picture.as_ref().zip(input.grid).map(|(picture, grid)| PatchMap {
+            title: "What the model sees".to_owned(),
+            grid,
+            picture: Some(picture.clone()),
+            patches: vec![None; grid.0 * grid.1],
+            legend: Vec::new(),
+        });
+        let plain = plain.map(|plain| (format!("look-{}", number + 1), plain.svg()));
         let figures = input.blocks.iter().map(|block| {
             let member = block.member.map(|member| format!("-{}", member + 1)).unwrap_or_default();
             (format!("look-{}-block-{}{member}", number + 1, block.block), map(input, block).svg())
         });
-        draft = draft.captioned(figures.collect(), "");
+        draft = draft.captioned(plain.into_iter().chain(figures).collect(), "");
     }
     draft.finish()
 }

@@ -7,6 +7,7 @@ use super::{
     figures,
     pictures::RoutePictures,
     record::{BlockRoutes, ModelRoutes, Routes},
+    words::SureWord,
 };
 use crate::report::{Draft, Fact, Figure, Report, expert_pictures};
 
@@ -97,6 +98,13 @@ fn facts(model: &ModelRoutes) -> Vec<Fact> {
     facts
 }
 
+/// With a capital in front.
+fn sentence(text: &str) -> String {
+    let mut symbols = text.chars();
+    let first = symbols.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    first + symbols.as_str()
+}
+
 /// Whole numbers as they are, large ones by their power of ten.
 fn short(value: f64) -> String {
     if value < 1e6 { format!("{value:.0}") } else { format!("{value:.1e}") }
@@ -136,30 +144,18 @@ fn advice(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
         for line in &model.advice.summary {
             page = page.text(line);
         }
-        let rows: Vec<Vec<String>> = model
-            .advice
-            .blocks
-            .iter()
-            .map(|own| {
-                vec![own.block.to_string(), own.verdict.name().to_owned(), own.words.clone()]
-            })
-            .collect();
-        page = page.table(&["block", "experts by class", "why"], &rows);
+        for own in &model.advice.blocks {
+            page = page.text(&format!("Block {} ({}): {}.", own.block, own.verdict.name(), own.words));
+        }
         if !model.advice.commands.is_empty() {
-            let rows: Vec<Vec<String>> = model
-                .advice
-                .commands
-                .iter()
-                .map(|own| vec![own.why.clone(), own.command.clone()])
-                .collect();
-            page = page.table(&["what could be done", "command"], &rows);
+            page = page.subsection("What could be done");
+            for own in &model.advice.commands {
+                page = page.text(&format!("{}:", sentence(&own.why))).code(&own.command);
+            }
+            page = page.text("OUT is a folder for the new checkpoint; compare it with `omma eval` before and after.");
         }
         for note in &model.notes {
-            let mut note = note.clone();
-            if let Some(first) = note.get_mut(..1) {
-                first.make_ascii_uppercase();
-            }
-            page = page.text(&format!("{note}."));
+            page = page.text(&format!("{}.", sentence(note)));
         }
         page
     })
@@ -236,7 +232,7 @@ fn classes(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
             let what = if block.soft { "combine mass of classes" } else { "tokens of classes" };
             let file = format!("classes-block-{ending}");
             tokens.push(context.figure(&file, map(&own.tokens, what)));
-            if let Some(table) = &own.dispatched {
+            if let Some(table) = own.dispatched.as_ref().filter(|table| !is_flat(table)) {
                 let file = format!("classes-dispatch-block-{ending}");
                 dispatched.push(context.figure(&file, map(table, "dispatch mass of classes")));
             }
@@ -262,6 +258,18 @@ fn classes(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
         draft = draft.add(|page| page.subsection("Image by image")).captioned(images, caption);
     }
     draft
+}
+
+/// Whether every class has the same share of every expert: slots that take a whole of every image have.
+fn is_flat(table: &[Vec<f64>]) -> bool {
+    let share = |row: &Vec<f64>| -> Vec<f64> {
+        let total: f64 = row.iter().sum();
+        row.iter().map(|count| count / total.max(f64::MIN_POSITIVE)).collect()
+    };
+    let shares: Vec<Vec<f64>> =
+        table.iter().filter(|row| row.iter().sum::<f64>() > 0.0).map(share).collect();
+    let same = |a: &Vec<f64>, b: &Vec<f64>| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-3);
+    shares.windows(2).all(|pair| same(&pair[0], &pair[1]))
 }
 
 fn load(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
@@ -294,13 +302,15 @@ fn gates(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
     }
     let mut places = Vec::new();
     for block in &model.blocks {
-        let queue = figures::queue(block);
-        places
-            .extend(queue.map(|svg| context.figure(&format!("queue-block-{}", block.block), svg)));
-        let by_place = figures::gates_by_place(block);
-        places.extend(
-            by_place.map(|svg| context.figure(&format!("places-block-{}", block.block), svg)),
-        );
+        let own = [
+            ("queue", figures::queue(block)),
+            ("places", figures::gates_by_place(block)),
+            ("experts-places", figures::experts_by_place(block)),
+        ];
+        for (file, svg) in own {
+            let file = format!("{file}-block-{}", block.block);
+            places.extend(svg.map(|svg| context.figure(&file, svg)));
+        }
     }
     match places.is_empty() {
         true => draft,
@@ -369,21 +379,18 @@ fn words(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
     });
     draft = draft.captioned(kinds, "What of an expert's share of the texts is of which kind.");
     for block in read {
-        let row = |own: &super::words::ExpertWords| {
-            let words: Vec<String> = own
-                .surest
-                .iter()
-                .map(|word| format!("{} ({:.2}, {}×)", word.word, word.gate, word.count))
-                .collect();
-            vec![own.expert.to_string(), words.join(", ")]
-        };
-        let rows: Vec<Vec<String>> =
-            block.words.iter().filter(|own| !own.surest.is_empty()).map(row).collect();
         let title = format!("Block {}: surest words", block.block);
-        draft = draft.add(|page| {
-            page.subsection(&title)
-                .text("With the mean of their gates, and how often the expert took them.")
-                .table(&["expert", "words"], &rows)
+        draft = draft.add(|mut page| {
+            page = page
+                .subsection(&title)
+                .text("With the mean of their gates, and how often the expert took them.");
+            for own in block.words.iter().filter(|own| !own.surest.is_empty()) {
+                let word =
+                    |word: &SureWord| format!("{} ({:.2}, {}×)", word.word, word.gate, word.count);
+                let words: Vec<String> = own.surest.iter().map(word).collect();
+                page = page.text(&format!("Expert {}: {}.", own.expert, words.join(", ")));
+            }
+            page
         });
     }
     draft

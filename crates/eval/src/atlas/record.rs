@@ -107,6 +107,9 @@ pub struct BlockRoutes {
     pub classes: Vec<ClassRoutes>,
     /// `[T]`: mean of the largest gate at every place of an image; first the tokens that are no patches.
     pub gates_by_place: Vec<f64>,
+    /// `[E, T]`: tokens that each expert took from every place of an image; for soft routing, dispatch mass. Empty where
+    /// images are routed as a whole, or there are too many experts and places to be looked at.
+    pub experts_by_place: Vec<Vec<f64>>,
     /// Rows and columns of patches.
     pub grid: (usize, usize),
     /// What experts read; empty without texts.
@@ -136,6 +139,9 @@ pub struct ClassRoutes {
     /// Whether that is more than chance.
     pub test: Option<PermutationTest>,
 }
+
+/// Numbers of experts by place that a record holds of a layer.
+const MOST_PLACES: usize = 20_000;
 
 /// What a record is made with beside the sums.
 pub(super) struct RecordOptions {
@@ -209,8 +215,19 @@ impl ModelTally {
                 let each = all.into_iter().zip(&layers[modality]);
                 each.flat_map(|(one, layer)| vec![one; subsets(layer)]).collect::<Vec<_>>()
             });
+            // Members with experts of their own have combinations of their own.
+            let members =
+                |layer: &&&LayerTally| layer.parts.all.iter().any(|part| part.member.is_some());
+            let members = match layers[modality].first().filter(members) {
+                Some(layer) => layer.parts.all.len(),
+                None => 1,
+            };
+            let all = all.map(|all| possible(&all)).map(|(value, formula)| match members {
+                1 => (value, formula),
+                several => (several as f64 * value, format!("{several} · {formula}")),
+            });
             let name = crate::routing::modality_name(modality);
-            self.combinations[modality].degree(name, all.map(|all| possible(&all)))
+            self.combinations[modality].degree(name, all)
         };
         (0..2).filter(|modality| seen[*modality] > 0).map(of).collect()
     }
@@ -267,6 +284,7 @@ impl LayerTally {
         let total: f64 = load.iter().sum();
         let shares: Vec<f64> =
             load.iter().map(|load| load / total.max(f64::MIN_POSITIVE)).collect();
+        let whole_images = self.router.scope != omma_routing::Scope::Token;
         let choice = self.router.token_choice();
         let capacity = choice.and_then(|choice| choice.capacity);
         let came = self.modalities.iter().enumerate().filter(|(_, tally)| !tally.is_empty());
@@ -276,7 +294,7 @@ impl LayerTally {
             block: self.block,
             experts,
             soft: self.soft,
-            whole_images: self.router.scope != omma_routing::Scope::Token,
+            whole_images,
             peak_load: shares.iter().copied().fold(0.0, f64::max) * experts as f64,
             effective_experts: entropy(&load).exp(),
             idle: (0..experts).filter(|expert| load[*expert] <= 0.0).collect(),
@@ -286,6 +304,14 @@ impl LayerTally {
             modalities: came.map(|(own, tally)| tally.record(own, capacity.is_some())).collect(),
             classes: self.class_routes(options),
             gates_by_place: self.places.iter().map(mean).collect(),
+            experts_by_place: match self.by_place.len() <= MOST_PLACES && !whole_images {
+                true => self
+                    .by_place
+                    .chunks_exact(self.places.len().max(1))
+                    .map(<[f64]>::to_vec)
+                    .collect(),
+                false => Vec::new(),
+            },
             grid,
             words: match pieces.filter(|_| has_texts) {
                 Some(pieces) => self.words.record(pieces),

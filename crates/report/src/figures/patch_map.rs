@@ -86,8 +86,8 @@ impl PatchMap {
 
     fn draw(&self, svg: &mut Svg, mark: &PatchMark, (x, y): (f64, f64), side: f64) {
         let strength = if mark.strength.is_finite() { mark.strength.clamp(0.0, 1.0) } else { 0.0 };
-        // A picture is to be seen through.
-        let most = if self.picture.is_some() { 0.62 } else { 1.0 };
+        // A picture is to be seen through; a frame then has the colour by itself.
+        let most = if self.picture.is_some() { 0.45 } else { 1.0 };
         let opacity = ((0.08 + 0.92 * strength) * most * 100.0).round() / 100.0;
         let gap = if side > 8.0 { 0.6 } else { 0.0 };
         svg.add(format_args!(
@@ -98,6 +98,18 @@ impl PatchMap {
             Px(side - gap),
             Px(side - gap)
         ));
+        if self.picture.is_some() && side > 8.0 {
+            let frame = (side / 14.0).min(2.5);
+            let inside = side - gap - frame;
+            svg.add(format_args!(
+                r#"<rect {} x="{}" y="{}" width="{3}" height="{3}" fill="none" stroke="currentColor" stroke-width="{4}"/>"#,
+                Shade(mark.colour),
+                Px(x + (gap + frame) / 2.0),
+                Px(y + (gap + frame) / 2.0),
+                Px(inside),
+                Px(frame)
+            ));
+        }
         let room = side - 3.0;
         let size = (room / width(&mark.word, 1.0).max(0.5)).min(side * 0.5).min(SMALL);
         if side >= NAMED && !mark.word.is_empty() && size >= 6.0 {
@@ -192,7 +204,7 @@ mod tests {
         let picture = Thumbnail::new(&[7; 3 * 6 * 4], 6, 4);
         let svg = map(Some(picture)).svg();
         assert!(svg.contains(r#"href="data:image/png;base64,"#));
-        assert!(svg.contains(r#"fill-opacity="0.33""#), "{svg}");
+        assert!(svg.contains(r#"fill-opacity="0.24""#), "{svg}");
     }
 
     #[test]
