@@ -113,7 +113,7 @@ impl Advice {
         );
         match self.keep.len() {
             count if count == all => self.summary.push(format!(
-                "All {all} layers with experts specialise ({criterion}): none of them is to be thinned."
+                "All layers with experts ({all}) specialise ({criterion}): none of them is to be thinned."
             )),
             0 => {
                 self.summary.push(format!(
@@ -402,7 +402,9 @@ mod tests {
     #[test]
     fn where_all_specialise_nothing_is_thinned_and_where_none_does_all_may_be() {
         let all = advised(vec![block(1, Some((0.4, 0.005)), EVEN)]);
-        assert!(all.commands.is_empty() && all.summary[0].starts_with("All 1 layers"));
+        assert!(
+            all.commands.is_empty() && all.summary[0].starts_with("All layers with experts (1)")
+        );
         let none = advised(vec![block(1, Some((0.0, 0.5)), EVEN)]);
         assert!(none.commands[0].command.ends_with("--keep none"), "{none:?}");
     }
