@@ -58,6 +58,8 @@ enum Command {
     Eval(commands::eval::Eval),
     #[command(name = "fewshot")]
     FewShot(commands::fewshot::FewShot),
+    Routes(commands::routes::RoutesCommand),
+    Look(commands::look::LookCommand),
     Predict(commands::predict::Predict),
     Embed(commands::embed::Embed),
     Search(commands::search::Search),
@@ -103,6 +105,8 @@ fn main() -> ExitCode {
         Command::Recipes(command) => command.run(),
         Command::Eval(command) => command.run(&device),
         Command::FewShot(command) => command.run(&device),
+        Command::Routes(command) => command.run(&device),
+        Command::Look(command) => command.run(&device),
         Command::Predict(command) => command.run(&device),
         Command::Embed(command) => command.run(&device),
         Command::Search(command) => command.run(&device),

@@ -80,6 +80,11 @@ pub enum EvalError {
     NotOfPixels { model: String, what: &'static str },
     #[error("{folder} has none of the fifteen corruptions that the mean is over, such as fog.npy")]
     NoCorruption { folder: String },
+    #[error(
+        "{model} has no layer with experts, so that there are no routes to look at; give a model that has some, \
+         or make one of a dense model with `omma upcycle`"
+    )]
+    NoExperts { model: String },
     #[error("{data} has no images to judge by")]
     Empty { data: String },
     #[error("{model} has an output that is not a number for image {index} of {data}")]

@@ -13,6 +13,7 @@
 //! | `confusion.rs`, `examples.rs` | which classes are taken for which; single predictions, to be shown |
 //! | `gallery/` | pictures for a page: predictions, the worst corruption, what experts take |
 //! | `routing/` | what the experts of a model did |
+//! | `atlas/` | where the tokens of a data set go, what that says of the experts, what follows |
 //! | `probe/` | a linear classifier in closed form |
 //! | `prompts.rs`, `reader.rs` | names of classes in sentences; images and texts as vectors of one space |
 //! | `soup.rs` | which models are averaged |
@@ -29,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod atlas;
 pub mod compare;
 pub mod digits;
 pub mod metrics;

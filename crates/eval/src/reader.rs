@@ -195,4 +195,12 @@ impl Dataset for Unlabelled {
     fn name(&self, index: usize) -> String {
         self.data.name(index)
     }
+
+    fn captions(&self, index: usize) -> omma_data::Result<Vec<String>> {
+        self.data.captions(index)
+    }
+
+    fn has_captions(&self) -> bool {
+        self.data.has_captions()
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use omma_data::{Batch, Change, Dataset, EvalLoader, Pixels, Sample, Shared};
+use omma_data::{Batch, Change, Dataset, EvalLoader, Pixels, Sample, Shared, TargetKind};
 
 use crate::{
     error::{EvalError, Result},
@@ -57,12 +57,24 @@ impl Images {
         pixels: Pixels,
         batch: usize,
         watcher: &mut dyn Watcher,
+        each: impl FnMut(&mut Batch) -> Result<()>,
+    ) -> Result<()> {
+        self.batches_of(TargetKind::default(), pixels, batch, watcher, each)
+    }
+
+    /// The same with other targets than classes.
+    pub(crate) fn batches_of(
+        &self,
+        targets: TargetKind,
+        pixels: Pixels,
+        batch: usize,
+        watcher: &mut dyn Watcher,
         mut each: impl FnMut(&mut Batch) -> Result<()>,
     ) -> Result<()> {
         if self.data.is_empty() {
             return Err(EvalError::Empty { data: self.name.clone() });
         }
-        let mut loader = EvalLoader::new(self.data.clone(), pixels, batch);
+        let mut loader = EvalLoader::new(self.data.clone(), pixels, batch).with_targets(targets);
         if let Some(change) = &self.change {
             loader = loader.with_change(change.clone());
         }

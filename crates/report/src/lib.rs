@@ -28,7 +28,10 @@ mod text;
 mod thin;
 mod thumbnail;
 
-pub use figures::{Bars, Better, Dot, HeatMap, Histogram, Lines, Mark, Scatter, Series};
+pub use figures::{
+    Bars, Better, Dot, Flow, FlowLink, FlowStage, HeatMap, Histogram, Lines, Mark, PatchMap,
+    PatchMark, Scatter, Series,
+};
 pub use page::{Figure, Page};
 pub use pictures::{PictureCard, PictureRow};
 pub use thumbnail::Thumbnail;

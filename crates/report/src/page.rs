@@ -75,6 +75,13 @@ impl Page {
         self
     }
 
+    /// Adds a line to type, which can be moved where it is wider than the page.
+    #[must_use]
+    pub fn code(mut self, line: &str) -> Self {
+        self.add(format_args!(r#"<pre tabindex="0"><code>{}</code></pre>"#, escape(line)));
+        self
+    }
+
     /// Adds tiles of a name, a value in large type, and a note that may be empty.
     #[must_use]
     pub fn facts<'a>(mut self, facts: impl IntoIterator<Item = (&'a str, String, String)>) -> Self {
@@ -198,6 +205,7 @@ mod tests {
             .facts([(evil, evil.to_owned(), evil.to_owned())])
             .section(evil)
             .text(evil)
+            .code(evil)
             .table(&[evil], &[vec![evil.to_owned()]])
             .subsection(evil)
             .figures([(String::new(), evil)])
@@ -206,7 +214,7 @@ mod tests {
             .strips([row])
             .html();
         assert!(!html.contains("<script"));
-        assert_eq!(html.matches("&lt;script&gt;").count(), 10 + 2 + 3 + 2 * 5);
+        assert_eq!(html.matches("&lt;script&gt;").count(), 11 + 2 + 3 + 2 * 5);
     }
 
     #[test]

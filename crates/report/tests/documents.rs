@@ -1,8 +1,8 @@
 //! Every document is well formed, safe with any name, and asks nothing of the network.
 
 use omma_report::{
-    Bars, Better, Dot, HeatMap, Histogram, Lines, Page, PictureCard, PictureRow, Scatter, Series,
-    Thumbnail,
+    Bars, Better, Dot, Flow, FlowLink, FlowStage, HeatMap, Histogram, Lines, Page, PatchMap,
+    PatchMark, PictureCard, PictureRow, Scatter, Series, Thumbnail,
 };
 use roxmltree::{Document, ParsingOptions};
 
@@ -28,6 +28,19 @@ fn figures(values: &[f64]) -> Vec<String> {
     });
     let groups = vec![(name(), values.to_vec()), (name(), values.to_vec())];
     let names: Vec<String> = values.iter().map(|_| name()).collect();
+    let stage = FlowStage { name: name(), places: names.clone() };
+    let links = values.iter().enumerate().map(|(place, amount)| FlowLink {
+        from: place,
+        to: values.len() - 1 - place,
+        amount: *amount,
+        kind: 0,
+    });
+    let patch = |value: &f64| {
+        let (strength, word, hover) = (*value, name(), format!("{NAME} {value}"));
+        value.is_finite().then_some(PatchMark { colour: 9, strength, word, hover })
+    };
+    let patches: Vec<_> = values.iter().map(patch).collect();
+    let patches = if patches.iter().all(Option::is_none) { Vec::new() } else { patches };
     let lines = Lines {
         title: title.clone(),
         x_label: x_label.clone(),
@@ -64,6 +77,21 @@ fn figures(values: &[f64]) -> Vec<String> {
             groups,
             reference: Some((name(), 0.5)),
             errors: Vec::new(),
+        }
+        .svg(),
+        Flow {
+            title: title.clone(),
+            stages: vec![stage.clone(), stage],
+            links: vec![links.collect()],
+            kinds: vec![name()],
+        }
+        .svg(),
+        PatchMap {
+            title: title.clone(),
+            grid: (1, patches.len()),
+            picture: Some(Thumbnail::new(&[9; 12], 2, 2)),
+            patches,
+            legend: vec![(9, name())],
         }
         .svg(),
         HeatMap {

@@ -20,40 +20,40 @@ pub(super) const PATCHES: usize = 8;
 /// number of images that are looked at, which is bounded.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Experts {
-    pub(super) models: Vec<ModelExperts>,
+    pub(crate) models: Vec<ModelExperts>,
     /// Every how many images one is looked at.
-    pub(super) every: usize,
+    pub(crate) every: usize,
     /// Images that were looked at.
-    pub(super) images: usize,
+    pub(crate) images: usize,
 }
 
 /// Those of one model.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ModelExperts {
-    pub(super) name: String,
-    pub(super) tokens: usize,
+pub(crate) struct ModelExperts {
+    pub(crate) name: String,
+    pub(crate) tokens: usize,
     /// Tokens in front of the patches.
-    pub(super) prefix: usize,
-    pub(super) patch: usize,
+    pub(crate) prefix: usize,
+    pub(crate) patch: usize,
     /// Patches beside each other.
-    pub(super) columns: usize,
+    pub(crate) columns: usize,
     /// Whether an image is taken as a whole.
-    pub(super) whole: bool,
+    pub(crate) whole: bool,
     /// Whether every expert gets some of every token.
-    pub(super) soft: bool,
-    pub(super) groups: Vec<Group>,
-    pub(super) layers: Vec<Layer>,
+    pub(crate) soft: bool,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) layers: Vec<Layer>,
 }
 
 /// Experts that are chosen among by the same tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// `Member 2`; empty where all experts are one group.
-    pub(super) title: String,
+    pub(crate) title: String,
     /// Whose tokens these are, if not everybody's.
-    member: Option<usize>,
+    pub(crate) member: Option<usize>,
     /// In increasing order.
-    pub(super) experts: Vec<usize>,
+    pub(crate) experts: Vec<usize>,
 }
 
 #[cfg(test)]
@@ -64,29 +64,29 @@ impl Group {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Layer {
-    pub(super) block: usize,
+pub(crate) struct Layer {
+    pub(crate) block: usize,
     /// One for every group.
-    pub(super) taken: Vec<Taken>,
+    pub(crate) taken: Vec<Taken>,
 }
 
 /// What the experts of a group took.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Taken {
+pub(crate) struct Taken {
     /// By class, `[experts of the group]`: its tokens.
-    pub(super) by_class: BTreeMap<usize, Vec<f64>>,
+    pub(crate) by_class: BTreeMap<usize, Vec<f64>>,
     /// `[experts of the group]`: what each is drawn to most, the strongest first, one patch of an image.
-    pub(super) patches: Vec<Vec<Patch>>,
+    pub(crate) patches: Vec<Vec<Patch>>,
 }
 
 /// A patch, or a whole image where these are taken whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Patch {
+pub(crate) struct Patch {
     /// Which sample of the data.
-    pub(super) index: usize,
+    pub(crate) index: usize,
     /// Place among the patches.
-    pub(super) place: usize,
-    pub(super) gate: f32,
+    pub(crate) place: usize,
+    pub(crate) gate: f32,
 }
 
 impl Experts {
@@ -145,7 +145,10 @@ impl ModelExperts {
             let of_class = taken.by_class.entry(label).or_insert_with(nothing);
             of_class[column] += f64::from(visit.count);
             if let Some(place) = visit.token.checked_sub(*prefix) {
-                keep(&mut taken.patches[column], Patch { index, place, gate: visit.gate });
+                keep_strongest(
+                    &mut taken.patches[column],
+                    Patch { index, place, gate: visit.gate },
+                );
             }
         }
     }
@@ -158,7 +161,7 @@ impl Taken {
 }
 
 /// Keeps the strongest patch of every image, of those the strongest; of equals the earlier one.
-fn keep(kept: &mut Vec<Patch>, patch: Patch) {
+pub(crate) fn keep_strongest(kept: &mut Vec<Patch>, patch: Patch) {
     if kept.len() == PATCHES && kept[PATCHES - 1].gate >= patch.gate {
         return;
     }
@@ -204,14 +207,14 @@ mod tests {
         for index in 0..20 {
             for (place, more) in [0.01, 0.02, 0.0].into_iter().enumerate() {
                 let gate = 0.5 + index as f32 / 40.0 * if index < 10 { 1.0 } else { -1.0 } + more;
-                keep(&mut kept, Patch { index, place, gate });
+                keep_strongest(&mut kept, Patch { index, place, gate });
             }
         }
         let expected: Vec<(usize, usize)> = (2..10).rev().map(|index| (index, 1)).collect();
         let found: Vec<(usize, usize)> = kept.iter().map(|kept| (kept.index, kept.place)).collect();
         assert_eq!(found, expected);
         let last = kept[PATCHES - 1].gate;
-        keep(&mut kept, Patch { index: 30, place: 0, gate: last });
+        keep_strongest(&mut kept, Patch { index: 30, place: 0, gate: last });
         assert_eq!(kept.len(), PATCHES);
         assert_eq!(kept[PATCHES - 1].index, 2, "of equals the earlier one stays");
     }

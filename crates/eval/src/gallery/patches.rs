@@ -53,7 +53,7 @@ pub(crate) struct LayerPictures {
 
 impl ExpertPictures {
     /// Reads every image once that a patch is cut from.
-    pub(super) fn of(experts: &Experts, data: &dyn Dataset, resolution: Resolution) -> Self {
+    pub(crate) fn of(experts: &Experts, data: &dyn Dataset, resolution: Resolution) -> Self {
         let places = || {
             experts.models.iter().enumerate().flat_map(|(number, model)| {
                 model.layers.iter().map(move |layer| (number, model, layer))

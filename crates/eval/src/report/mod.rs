@@ -12,6 +12,7 @@ mod pictures;
 
 use omma_report::Page;
 
+pub(crate) use self::pictures::experts as expert_pictures;
 pub use self::{
     comparison::comparison_page,
     evaluation::{evaluation_page, evaluation_page_with},
@@ -54,6 +55,13 @@ impl Draft {
     pub(crate) fn figures(mut self, figures: Vec<Figure>) -> Self {
         let captioned = |(file, svg): &Figure| (svg.clone(), captions::caption(file));
         self.page = self.page.figures(figures.iter().map(captioned));
+        self.figures.extend(figures);
+        self
+    }
+
+    /// Figures that are read alike.
+    pub(crate) fn captioned(mut self, figures: Vec<Figure>, caption: &str) -> Self {
+        self.page = self.page.figures(figures.iter().map(|(_, svg)| (svg.clone(), caption)));
         self.figures.extend(figures);
         self
     }

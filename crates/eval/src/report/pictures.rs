@@ -123,7 +123,7 @@ pub(super) fn corruption(draft: Draft, gallery: &Gallery) -> Draft {
 }
 
 /// What experts take, layer by layer.
-pub(super) fn experts(draft: Draft, gallery: &Gallery) -> Draft {
+pub(crate) fn experts(draft: Draft, gallery: &Gallery) -> Draft {
     let ExpertPictures { images, every, layers } = &gallery.experts;
     if layers.is_empty() {
         return draft;

@@ -10,6 +10,7 @@ mod health;
 mod modalities;
 mod visits;
 
+pub(crate) use self::visits::row_visits;
 pub use self::{
     health::{LayerHealth, RoutingTally},
     modalities::{CollapseWatch, ModalityHealth, modality_name},

@@ -56,6 +56,28 @@ pub fn visits(routing: &Routing, shape: BatchShape, watched: &[usize], each: imp
     }
 }
 
+/// One row of a layer's token matrix at one expert, whatever the row is of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct RowVisit {
+    pub(crate) row: usize,
+    pub(crate) expert: usize,
+    /// As that of a [`Visit`].
+    pub(crate) gate: f32,
+    /// As that of a [`Visit`].
+    pub(crate) weight: f32,
+    /// As that of a [`Visit`].
+    pub(crate) count: f32,
+}
+
+/// Shows every visit of a layer to `each`: expert by expert where whole tokens go, row by row where every expert
+/// gets some of each.
+pub(crate) fn row_visits(routing: &Routing, each: impl FnMut(RowVisit)) {
+    match &routing.plan {
+        Plan::Sparse(plan) => rows_of_sparse(plan, &routing.tables, |_| true, each),
+        Plan::Soft(plan) => rows_of_soft(plan, each),
+    }
+}
+
 fn of_sparse(
     plan: &SparsePlan,
     tables: &[GateTable],
@@ -63,27 +85,54 @@ fn of_sparse(
     watched: &[usize],
     mut each: impl FnMut(Visit),
 ) {
+    let rows = plan.n_tokens() * plan.span();
+    let mut is_watched = vec![false; shape.images];
+    watched.iter().for_each(|image| is_watched[*image] = true);
+    let wanted = |row: usize| is_watched[shape.place(row, rows).0];
+    rows_of_sparse(plan, tables, wanted, |RowVisit { row, expert, gate, weight, count }| {
+        let (image, member, token) = shape.place(row, rows);
+        each(Visit { image, member, token, expert, gate, weight, count });
+    });
+}
+
+/// - `wanted`: whether a unit is looked at, by its first row
+fn rows_of_sparse(
+    plan: &SparsePlan,
+    tables: &[GateTable],
+    wanted: impl Fn(usize) -> bool,
+    mut each: impl FnMut(RowVisit),
+) {
     if plan.n_assignments() == 0 {
         return;
     }
     let weights: Vec<f32> = plan.weights().clone().try_into_vec_as().expect("weights are floats");
-    let gates = Gates::new(tables, plan.n_tokens());
-    let (span, rows) = (plan.span(), plan.n_tokens() * plan.span());
-    let mut is_watched = vec![false; shape.images];
-    watched.iter().for_each(|image| is_watched[*image] = true);
+    let (gates, span) = (Gates::new(tables, plan.n_tokens()), plan.span());
     for expert in 0..plan.n_experts() {
         for assignment in plan.of_expert(expert) {
             let unit = plan.tokens()[assignment] as usize;
-            let (image, member, first) = shape.place(unit * span, rows);
-            if !is_watched[image] {
+            if !wanted(unit * span) {
                 continue;
             }
             let weight = weights[assignment];
             let gate = gates.of(unit, expert).unwrap_or(weight);
-            for token in first..first + span {
-                each(Visit { image, member, token, expert, gate, weight, count: 1.0 });
+            for row in unit * span..(unit + 1) * span {
+                each(RowVisit { row, expert, gate, weight, count: 1.0 });
             }
         }
+    }
+}
+
+fn rows_of_soft(plan: &SoftPlan, mut each: impl FnMut(RowVisit)) {
+    let [groups, size, _] = plan.dispatch().dims();
+    let (live, slots) = (plan.experts().len(), plan.n_slots());
+    let mass = |weights: &Tensor<3>| -> Vec<f32> {
+        let slots = weights.clone().reshape([groups * size * live, slots]);
+        slots.sum_dim(1).try_into_vec_as().expect("weights are floats")
+    };
+    let (dispatch, combine) = (mass(plan.dispatch()), mass(plan.combine()));
+    for (place, (gate, weight)) in dispatch.into_iter().zip(combine).enumerate() {
+        let (row, expert) = (place / live, plan.experts()[place % live]);
+        each(RowVisit { row, expert, gate, weight, count: weight });
     }
 }
 
@@ -178,6 +227,31 @@ mod tests {
         assert_eq!(load, routing.statistics().load);
         let second = all(&routing, &[1]);
         assert!(second.len() == 8 && second.iter().all(|visit| visit.image == 1));
+    }
+
+    #[test]
+    fn rows_are_the_same_visits_by_the_place_of_their_row() {
+        let mut whole = RouterConfig::softmax_token_choice(5, 2);
+        whole.scope = Scope::Image { decided_by: 0 };
+        let mut members = RouterConfig::softmax_token_choice(6, 1);
+        members.pool = Pool::Members { members: 2, overlap: 0 };
+        let configs = [
+            (RouterConfig::softmax_token_choice(5, 2), 1),
+            (RouterConfig::softmax_expert_choice(4, 1.0), 1),
+            (RouterConfig::soft(3, 2), 1),
+            (whole, 1),
+            (members, 2),
+        ];
+        for (config, copies) in configs {
+            let routing = routed(&config, copies);
+            let mut by_row = Vec::new();
+            row_visits(&routing, |RowVisit { row, expert, gate, weight, count }| {
+                let (token, copy) = (row % SHAPE.tokens, row / SHAPE.tokens);
+                let (image, member) = (copy / copies, copy % copies);
+                by_row.push(Visit { image, member, token, expert, gate, weight, count });
+            });
+            assert_eq!(by_row, all(&routing, &[0, 1, 2]), "{config:?}");
+        }
     }
 
     #[test]

@@ -94,6 +94,23 @@ impl RouterConfig {
         (assignments, values.select(0, index))
     }
 
+    /// Slots per expert in every group that training would have had, at least one; nothing where tokens do not
+    /// choose, or training has no limit. A choice of a plan whose [slot](crate::allocation::Decisions::slots) is
+    /// not below it would have been dropped, noise aside: slots are counted in the order in which tokens are
+    /// served, limit or not.
+    pub fn training_capacities(&self, groups: &Groups) -> Option<Vec<usize>> {
+        let choice = self.token_choice()?;
+        let capacity = choice.capacity?;
+        let alive = self.pruning.alive(self.experts).ok()?;
+        let experts = alive.iter().filter(|alive| **alive).count();
+        let choices = choice.k * self.pool.gates_per_token();
+        let of_group = |group| {
+            let slots = capacity.slots(groups.range(group).len() * choices, experts);
+            slots.unwrap_or(capacity.multiple_of)
+        };
+        Some((0..groups.len()).map(of_group).collect())
+    }
+
     /// Slots per expert in every group; none where nothing is limited.
     pub(super) fn capacities(
         &self,
@@ -123,5 +140,53 @@ impl RouterConfig {
         capacity
             .map(|capacity| (0..groups.len()).map(|group| of_group(capacity, group)).collect())
             .transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Distribution};
+    use omma_base::Seed;
+
+    use super::*;
+    use crate::{Grouping, Layout, Order, Plan, TokenChoice};
+
+    /// Slots are counted in the order of service, limit or not, so that a prediction knows what training drops.
+    #[test]
+    fn what_training_would_drop_is_known_without_a_limit() {
+        let device = Device::flex();
+        let layout = Layout::new(6, 9);
+        let tokens = Tensor::<2>::random([layout.rows(), 5], Distribution::Default, &device) * 20.0;
+        for (order, grouping, factor) in [
+            (Order::Arrival, Grouping::Batch, 1.0),
+            (Order::MaxGate, Grouping::Images(2), 1.05),
+            (Order::SumOfGates, Grouping::Tokens(20), 0.5),
+        ] {
+            let capacity = Some(Capacity::factor(factor));
+            let choice = TokenChoice { capacity, order, ..TokenChoice::dropless(2) };
+            let config =
+                RouterConfig { grouping, ..RouterConfig::new(4, Allocation::TokenChoice(choice)) };
+            let router = config.init(5, Seed::new(1), &device).unwrap();
+            let at = |context: Context| router.route(tokens.clone(), &context).unwrap();
+            let training = at(Context::training(layout.clone(), Seed::new(2)));
+            let free = at(Context::inference(layout.clone()));
+            let Plan::Sparse(plan) = &free.plan else { panic!("token choice is sparse") };
+            let (decisions, capacities) =
+                (plan.decisions().unwrap(), config.training_capacities(plan.groups()).unwrap());
+            assert_eq!(capacities, training.plan.as_sparse().unwrap().capacities());
+            let mut dropped = 0;
+            for (group, capacity) in capacities.iter().enumerate() {
+                for token in plan.groups().tokens(group) {
+                    let slots = &decisions.slots[*token as usize * 2..][..2];
+                    dropped += slots.iter().filter(|slot| **slot as usize >= *capacity).count();
+                }
+            }
+            assert!(dropped > 0, "{order}");
+            assert_eq!(dropped, training.statistics().dropped.iter().sum::<usize>(), "{order}");
+            assert_eq!(free.statistics().dropped.iter().sum::<usize>(), 0, "{order}");
+        }
+        let soft = RouterConfig::soft(4, 1);
+        let groups = Groups::new(&layout, &Grouping::Batch);
+        assert_eq!(soft.training_capacities(&groups), None);
     }
 }
