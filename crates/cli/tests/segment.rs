@@ -51,7 +51,9 @@ fn error(mut command: Command) -> String {
 fn streets(root: &Path, list: bool) {
     for (split, count) in [("train", 12), ("test", 4)] {
         let [images, masks] = ["", "annot"].map(|end| root.join(format!("{split}{end}")));
-        [&images, &masks].map(|folder| fs::create_dir_all(folder).unwrap());
+        for folder in [&images, &masks] {
+            fs::create_dir_all(folder).unwrap();
+        }
         for number in 0..count {
             let (width, height, horizon) = (24, 18, 6 + number % 6);
             let class = |y: usize| match y {

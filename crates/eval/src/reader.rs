@@ -203,4 +203,8 @@ impl Dataset for Unlabelled {
     fn has_captions(&self) -> bool {
         self.data.has_captions()
     }
+
+    fn pixel_classes(&self) -> Option<&[String]> {
+        self.data.pixel_classes()
+    }
 }

@@ -59,8 +59,8 @@ pub use config::{
     BatchEnsembleConfig, BlockPruning, ClassifierConfig, ContrastConfig, EncoderConfig,
     ExpertStart, FastWeights, FeedForwardKind, HeadConfig, ImageConfig, Margin, MimoConfig,
     ModelConfig, MoeConfig, Normalisation, PRESETS, Padding, Placement, Pooling, Position,
-    ScaleForm, SegmenterConfig, TextConfig, TextPooling, Tiling, apply_settings, apply_value, full_name, precedence,
-    preset, short_name,
+    ScaleForm, SegmenterConfig, TextConfig, TextPooling, Tiling, apply_settings, apply_value,
+    full_name, precedence, preset, short_name,
 };
 pub use contrast::{sigmoid_contrast, similarities, softmax_contrast};
 pub use encoder::{Encoded, Encoder, Stage};

@@ -112,15 +112,15 @@ impl RoutesCommand {
         std::fs::create_dir_all(&figures).with_context(|| {
             format!("{} cannot be made; a report goes into a folder", figures.display())
         })?;
-        let made = self.of_all(&candidates, &images, &data.spec.name, watch, device);
+        let (labels, classes) = labelled(&candidates, &images);
+        let made = self.of_all(&candidates, &images, labels, &data.spec.name, watch, device);
         let (models, pictures) = made.inspect_err(|_| {
             // Only folders that are still empty go.
             let _ = std::fs::remove_dir(&figures).and_then(|()| std::fs::remove_dir(&folder));
         })?;
-        let classes = images.data.classes();
         let found = Routes {
             data: images.name.clone(),
-            classes: if classes.len() > 1 { classes.to_vec() } else { Vec::new() },
+            classes: if classes.len() > 1 { classes } else { Vec::new() },
             batch: self.batch.into(),
             seed: self.seed,
             models,
@@ -134,12 +134,13 @@ impl RoutesCommand {
         &self,
         candidates: &[Candidate],
         images: &omma_eval::Images,
+        labels: LabelSource,
         data: &str,
         watch: &mut Watch,
         device: &Device,
     ) -> Result<(Vec<ModelRoutes>, Vec<omma_eval::atlas::RoutePictures>)> {
         let protocol = AtlasProtocol {
-            labels: LabelSource::Images,
+            labels,
             data: self.data.clone().unwrap_or_else(|| data.to_owned()),
             batch: self.batch.into(),
             permutations: self.permutations as usize,
@@ -197,6 +198,19 @@ impl RoutesCommand {
         }
         say("--seed", (self.seed != 0).then(|| self.seed.to_string()));
         words
+    }
+}
+
+/// What the classes of tokens are, and their names: those of pixels, by the majority of a patch, where all models
+/// label pixels, or where images have no classes of their own (paper 003 Fig. 5); else those of images (Fig. 4).
+fn labelled(candidates: &[Candidate], images: &omma_eval::Images) -> (LabelSource, Vec<String>) {
+    let of_pixels = candidates.iter().all(|one| one.model.config().head.segmenter().is_some());
+    let classes = images.data.classes();
+    match images.data.pixel_classes() {
+        Some(pixels) if of_pixels || classes.len() < 2 => {
+            (LabelSource::Pixels { classes: pixels.len() }, pixels.to_vec())
+        }
+        _ => (LabelSource::Images, classes.to_vec()),
     }
 }
 

@@ -94,6 +94,7 @@ pub(super) fn information(routes: &ModelRoutes) -> Option<String> {
             labels,
             groups: vec![("found".to_owned(), groups.0), ("by chance".to_owned(), groups.1)],
             reference: None,
+            errors: Vec::new(),
         }
         .svg()
     })
@@ -150,6 +151,7 @@ pub(super) fn tokens(block: &BlockRoutes) -> Option<String> {
             labels: (0..block.experts).map(|expert| expert.to_string()).collect(),
             groups,
             reference: Some(reference),
+            errors: Vec::new(),
         }
         .svg(),
     )
@@ -410,6 +412,7 @@ pub(super) fn word_kinds(block: &BlockRoutes) -> Option<String> {
             labels: busy.iter().map(|own| own.expert.to_string()).collect(),
             groups: WordKind::ALL.map(|kind| (kind.name().to_owned(), share(kind))).to_vec(),
             reference: None,
+            errors: Vec::new(),
         }
         .svg(),
     )

@@ -253,6 +253,7 @@ fn layers_section(draft: Draft, record: &PruningRecord) -> Draft {
             labels: (0..layer.shares.len()).map(|expert| expert.to_string()).collect(),
             groups,
             reference: None,
+            errors: Vec::new(),
         };
         figures.push((format!("pruning-block-{}", layer.block), bars.svg()));
     }

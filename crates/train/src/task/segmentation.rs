@@ -64,7 +64,8 @@ impl Segmentation {
         }
         if recipe.mixing != Mixing::default() {
             return Err(recipe_error(
-                "mixing.* mixes images of different classes, and segmentation is of pixels".to_owned(),
+                "mixing.* mixes images of different classes, and segmentation is of pixels"
+                    .to_owned(),
             ));
         }
         let image = &recipe.model.image;
