@@ -73,9 +73,12 @@ impl Observer for TrainingProgress {
         self.measures = outline.measures;
         self.held_out = outline.validation_images;
         self.started = (progress.step, Instant::now());
+        let classes = match outline.classes {
+            0 => String::new(),
+            classes => format!("{} classes; ", grouped(classes as u64)),
+        };
         note(format!(
-            "{} classes; {} images to learn from, {}, {} for the test",
-            grouped(outline.classes as u64),
+            "{classes}{} images to learn from, {}, {} for the test",
             grouped(outline.train_images as u64),
             match outline.validation_images {
                 0 => "none held out".to_owned(),

@@ -12,7 +12,7 @@ use crate::{
     layers::present,
     mode::Mode,
     parameters::with_values,
-    vit::{IMAGES, VisionTransformer},
+    vit::{IMAGES, VisionTransformer, auxiliary_loss},
 };
 
 /// The modality of texts, for routers that tell modalities apart.
@@ -48,8 +48,7 @@ pub struct Pairs {
 impl Pairs {
     /// `[1]`: the sum of the layers' auxiliary losses; nothing if no router pays.
     pub fn auxiliary_loss(&self) -> Option<Tensor<1>> {
-        let totals = self.routings.iter().filter_map(|(_, routing)| routing.losses.total());
-        totals.reduce(|sum, total| sum + total)
+        auxiliary_loss(&self.routings)
     }
 }
 

@@ -50,9 +50,14 @@ impl Output {
     /// `[1]`: the sum of the layers' auxiliary losses, each the mean over its groups and subsets
     /// (paper 000 App. C.2); nothing if no router pays.
     pub fn auxiliary_loss(&self) -> Option<Tensor<1>> {
-        let totals = self.routings.iter().filter_map(|(_, routing)| routing.losses.total());
-        totals.reduce(|sum, total| sum + total)
+        auxiliary_loss(&self.routings)
     }
+}
+
+/// `[1]`: the sum of layers' auxiliary losses; nothing if no router pays.
+pub(crate) fn auxiliary_loss(routings: &[(usize, Routing)]) -> Option<Tensor<1>> {
+    let totals = routings.iter().filter_map(|(_, routing)| routing.losses.total());
+    totals.reduce(|sum, total| sum + total)
 }
 
 impl ModelConfig {

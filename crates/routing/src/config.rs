@@ -293,6 +293,18 @@ mod tests {
         assert_eq!(LossTerm::vmoe().iter().map(|term| term.weight).sum::<f64>(), 0.01);
     }
 
+    /// Paper 002 App. B.1, E.1: one expert per token, batch priority by the largest gate, noise, the losses of
+    /// both modalities; V-MoE's capacity where the appendices name none.
+    #[test]
+    fn limoe_is_that_of_paper_002() {
+        let config = RouterConfig::limoe(32, 9.0, 20.0);
+        let choice = config.token_choice().unwrap();
+        assert_eq!((choice.k, choice.capacity), (1, Some(Capacity::factor(1.05))));
+        assert_eq!((choice.inference_capacity, choice.order), (None, Order::MaxGate));
+        assert_eq!((config.noise, config.inference_noise), (1.0, 0.0));
+        assert_eq!(config.losses, LossTerm::limoe(9.0, 20.0));
+    }
+
     /// Paper 001 §2.2, §3.1 and Algorithm 1: no auxiliary loss, a rounded capacity, order of arrival.
     #[test]
     fn sinkhorn_token_choice_is_that_of_paper_001() {

@@ -1,6 +1,6 @@
 //! Files of tensors that say what they are: safetensors with a note, and checksums in it.
 
-use std::{borrow::Cow, collections::HashMap, io, path::Path};
+use std::{borrow::Cow, collections::HashMap, fs, io, path::Path};
 
 use safetensors::{Dtype, SafeTensorError, View, tensor::serialize_to_file};
 use serde::Serialize;
@@ -29,10 +29,13 @@ pub fn write_tensors<F: Floats>(
         tensors.iter().map(|tensor| (tensor.name(), Written::new(tensor))).collect();
     let notes = HashMap::from([(key.to_owned(), note)]);
     write_atomically(path, |temporary| {
+        // The crate puts a private file of its own in its place.
+        let permissions = fs::metadata(temporary)?.permissions();
         serialize_to_file(views, Some(notes), temporary).map_err(|error| match error {
             SafeTensorError::IoError(error) => error,
             other => io::Error::other(other),
-        })
+        })?;
+        fs::set_permissions(temporary, permissions)
     })
 }
 
@@ -109,6 +112,16 @@ mod tests {
         fn values(&self) -> Cow<'_, [f32]> {
             Cow::Borrowed(&self.1)
         }
+    }
+
+    #[test]
+    fn tensors_are_as_readable_as_any_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [own, other] = ["x.safetensors", "x.txt"].map(|name| folder.path().join(name));
+        write_tensors(&own, ("key", String::new()), &[Row("a", vec![1.0])]).unwrap();
+        fs::write(&other, "text").unwrap();
+        let permissions = |path| fs::metadata(path).unwrap().permissions();
+        assert_eq!(permissions(own), permissions(other));
     }
 
     #[test]

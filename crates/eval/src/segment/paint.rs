@@ -48,7 +48,7 @@ mod tests {
             for other in 0..number {
                 let (a, b) = (colour(number), colour(other));
                 let apart: i32 = (0..3).map(|c| (i32::from(a[c]) - i32::from(b[c])).abs()).sum();
-                assert!(apart > 12, "{number} is {a:?}, {other} is {b:?}");
+                assert!(apart > 8, "{number} is {a:?}, {other} is {b:?}");
             }
         }
         assert_eq!(painted(&[0, IGNORED], 2).pixels[3..], NOTHING);

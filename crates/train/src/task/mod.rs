@@ -68,10 +68,9 @@ impl TaskKind {
             Self::Classification => Ok(Arc::new(Classification::new(recipe, data)?)),
             Self::Segmentation => Ok(Arc::new(Segmentation::new(recipe, data)?)),
             Self::Contrast => {
-                let task = Contrast::check(recipe, data)
-                    .and_then(|()| found_tokenizer(recipe, run, &data.train))
-                    .and_then(|tokenizer| Contrast::new(recipe, tokenizer));
-                Ok(Arc::new(task?))
+                Contrast::check(recipe, data)?;
+                let tokenizer = found_tokenizer(recipe, run, &data.train)?;
+                Ok(Arc::new(Contrast::new(recipe, tokenizer)))
             }
         }
     }

@@ -210,7 +210,10 @@ impl Task for Segmentation {
             ("test_nll".to_owned(), record.nll),
         ];
         let fact = |name, value, note: &str| Fact { name, value, note: note.to_owned() };
-        let mut facts = vec![fact("test mean IoU", record.mean_iou_in_words(), "")];
+        let interval = record.mean_iou_interval.map_or(String::new(), |interval| {
+            format!("95 % interval {:.1}–{:.1} %", 100.0 * interval.low, 100.0 * interval.high)
+        });
+        let mut facts = vec![fact("test mean IoU", MEAN_IOU.show(record.mean_iou), &interval)];
         if self.compares {
             doing("fitting a linear classifier of pixels for comparison");
             let train = Images::new(&self.data, data.train.clone());
@@ -229,9 +232,7 @@ impl Task for Segmentation {
             scores: TaskScores::from_iter(all),
             routing,
             facts,
-            sections: Box::new(move |page| {
-                add_segmentation(page.section("Test"), &found, &classes)
-            }),
+            sections: Box::new(move |page| add_segmentation(page, &found, &classes)),
         })
     }
 }

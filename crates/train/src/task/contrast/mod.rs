@@ -99,14 +99,14 @@ impl Contrast {
     }
 
     /// - `recipe`: one that was checked
-    pub(super) fn new(recipe: &Recipe, tokenizer: Tokenizer) -> Result<Self> {
-        Ok(Self {
+    pub(super) fn new(recipe: &Recipe, tokenizer: Tokenizer) -> Self {
+        Self {
             data: recipe.data.name.clone(),
             tokenizer,
             loss: recipe.contrast.loss,
             length: recipe.model.text.as_ref().map_or(0, |text| text.length),
             batch: recipe.train.batch,
-        })
+        }
     }
 
     /// Images and texts of a part, through the model.
