@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use omma_base::{Resolution, files::write_atomically};
 use omma_data::formats::whole_name;
@@ -11,6 +11,7 @@ use omma_eval::{
     compare::{Comparison, Table, read_evaluation},
     report::{comparison_page, write_report},
 };
+use omma_model::{ModelConfig, apply_settings, checkpoint};
 use serde::Serialize;
 
 use crate::{
@@ -32,6 +33,7 @@ use crate::{
 ///   omma study e3 --ood kmnist=data/kmnist,notmnist=data/notmnist
 ///   omma study e3 --plan
 ///   omma study limoe --data emoji/ --also emoji-held-out.tsv
+///   omma study vimoe --init small/ --data cifar10/
 ///   omma study my-study/ --jobs 4 --set train.steps=500
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -50,6 +52,9 @@ pub(crate) struct StudyCommand {
     /// Another data set for all systems
     #[arg(long)]
     data: Option<String>,
+    /// The checkpoint that all systems begin from, in a study that needs one
+    #[arg(long, value_name = "CHECKPOINT")]
+    init: Option<PathBuf>,
     /// Out-of-distribution data sets, as NAME=PATH or PATH, separated by commas
     #[arg(long, value_name = "DATA", value_delimiter = ',')]
     ood: Vec<String>,
@@ -70,6 +75,15 @@ pub(crate) struct StudyCommand {
 impl StudyCommand {
     pub(crate) fn run(self) -> Result<()> {
         let study = Study::find(&self.study)?;
+        match (&self.init, study.from_checkpoint) {
+            (Some(_), false) => bail!("{} trains from scratch; --init is for others", study.name),
+            (None, true) if !self.plan => bail!(
+                "{} begins from a checkpoint: give it with --init, such as a ViT from `omma convert`",
+                study.name
+            ),
+            (Some(init), true) => _ = checkpoint::summary(init)?,
+            _ => {}
+        }
         if self.plan {
             return self.show_plan(&study);
         }
@@ -88,9 +102,13 @@ impl StudyCommand {
         let _owned = study.settle(&folder, &self.options(&study))?;
         let at_once = self.jobs.map_or_else(cores, usize::from);
         for (what, jobs) in [
+            ("models to begin from", self.preparations(&study, &folder)),
             ("trainings", self.trainings(&study, &folder)),
             ("evaluations", self.evaluations(&study, &folder)),
         ] {
+            if jobs.is_empty() {
+                continue;
+            }
             note(format!("{} {what}, {} at a time", jobs.len(), at_once.min(jobs.len())));
             if !(Jobs { at_once, on_failure: OnFailure::Stop, stop: &stop }).run_all(&jobs)? {
                 let how = "stopped; the same command goes on from here".to_owned();
@@ -107,7 +125,37 @@ impl StudyCommand {
     /// What runs and ensembles depend on.
     fn options(&self, study: &Study) -> Options {
         let ood = ood_meanings(&self.ood);
-        Options { seeds: self.seeds(study), settings: self.settings(), ood }
+        let init = self.init.as_ref().map(|init| whole_name(&init.to_string_lossy()));
+        Options { seeds: self.seeds(study), settings: self.settings(), init, ood }
+    }
+
+    /// The checkpoint with the experts of every system that has some, each once.
+    fn preparations(&self, study: &Study, folder: &Path) -> Vec<Job> {
+        let Some(init) = &self.init else { return Vec::new() };
+        let mut jobs: Vec<Job> = Vec::new();
+        let seeds = self.seeds(study);
+        let systems = study.systems.iter().filter(|system| !system.upcycle.is_empty());
+        for (system, number) in systems.flat_map(|one| (0..seeds).map(move |number| (one, number)))
+        {
+            for seed in system.seeds(number, seeds) {
+                let out = study.start_folder(folder, system, seed);
+                // What was interrupted is made again.
+                let words = ["upcycle", "--force", "--seed"].map(str::to_owned).into_iter();
+                let paths = [init, &out].map(|path| path.display().to_string());
+                let mut arguments: Vec<String> =
+                    words.chain([seed.to_string()]).chain(paths).collect();
+                for setting in &system.upcycle {
+                    arguments.extend(["--set".to_owned(), setting.clone()]);
+                }
+                let what = format!("{}, seed {seed}", system.label);
+                let (leaves, log) = (out.join("config.json"), log_of(folder, "upcycle", &out));
+                let job = Job { what, arguments, leaves, log, accepts: Box::new(|_| true) };
+                if jobs.iter().all(|other| other.leaves != job.leaves) {
+                    jobs.push(job);
+                }
+            }
+        }
+        jobs
     }
 
     fn seeds(&self, study: &Study) -> usize {
@@ -129,7 +177,7 @@ impl StudyCommand {
                     let run = study.run_folder(folder, system, seed);
                     let what = format!("{}, seed {seed}", system.label);
                     let log = log_of(folder, "train", &run);
-                    let begin = self.train_arguments(folder, system, seed);
+                    let begin = self.train_arguments(study, folder, system, seed);
                     let job = Job::training(what, begin, &run, log);
                     if jobs.iter().all(|other| other.leaves != job.leaves) {
                         jobs.push(job);
@@ -140,13 +188,36 @@ impl StudyCommand {
         jobs
     }
 
-    fn train_arguments(&self, folder: &Path, system: &StudySystem, seed: usize) -> Vec<String> {
+    fn train_arguments(
+        &self,
+        study: &Study,
+        folder: &Path,
+        system: &StudySystem,
+        seed: usize,
+    ) -> Vec<String> {
         let mut arguments = vec![folder.join(&system.recipe).display().to_string()];
         for setting in system.settings.iter().cloned().chain(self.settings()) {
             arguments.extend(["--set".to_owned(), setting]);
         }
         arguments.extend(["--seed".to_owned(), seed.to_string()]);
+        if let Some(init) = &self.init {
+            let start = match system.upcycle.is_empty() {
+                true => init.clone(),
+                false => study.start_folder(folder, system, seed),
+            };
+            arguments.extend(["--init".to_owned(), start.display().to_string()]);
+        }
         arguments
+    }
+
+    /// What a system is, as far as that is known before it is trained: nothing without the checkpoint that it
+    /// begins from.
+    fn planned_model(&self, study: &Study, system: &StudySystem) -> Result<Option<ModelConfig>> {
+        let config = study.recipe(system, &self.settings())?.model;
+        let Some(init) = &self.init else { return Ok((!study.from_checkpoint).then_some(config)) };
+        let mut from = apply_settings(&checkpoint::summary(init)?.config, &system.upcycle)?;
+        from.image.resolution = config.image.resolution;
+        Ok(Some(from))
     }
 
     /// What systems are judged by: their own data, and other data.
@@ -170,6 +241,9 @@ impl StudyCommand {
                 arguments.push(format!("--label={}", system.label));
                 arguments.extend(["--out".to_owned(), out.display().to_string()]);
                 arguments.extend(by.map(|data| format!("--data={}", whole_name(data))));
+                if study.limit > 0 {
+                    arguments.extend(["--limit".to_owned(), study.limit.to_string()]);
+                }
                 if study.shift_samples > 0 {
                     arguments.push("--shift".to_owned());
                     arguments
@@ -227,16 +301,19 @@ impl StudyCommand {
     fn show_plan(&self, study: &Study) -> Result<()> {
         let mut systems = Vec::new();
         for system in &study.systems {
-            let config = study.recipe(system, &self.settings())?.model;
-            let classes = config.classes().max(1);
-            let config = config.with_classes(classes);
-            let cost = config.cost(config.image.resolution)?;
+            let config = self.planned_model(study, system)?;
+            let cost = config.map(|config| {
+                let classes = config.classes().max(1);
+                let config = config.with_classes(classes);
+                config.cost(config.image.resolution)
+            });
+            let cost = cost.transpose()?;
             let models = system.ensemble.max(1) as u64;
             systems.push(PlannedSystem {
                 label: system.label.clone(),
                 models,
-                members: cost.members as u64 * models,
-                training_flops: cost.training_flops * models,
+                members: cost.as_ref().map(|cost| cost.members as u64 * models),
+                training_flops: cost.as_ref().map(|cost| cost.training_flops * models),
             });
         }
         let folder = self.folder(study);
@@ -259,8 +336,8 @@ impl StudyCommand {
             [
                 system.label.clone(),
                 system.models.to_string(),
-                system.members.to_string(),
-                short(system.training_flops),
+                system.members.map_or("—".to_owned(), |members| members.to_string()),
+                system.training_flops.map_or("—".to_owned(), short),
             ]
         });
         say(format!("{}: {}", plan.name, plan.about))?;
@@ -293,8 +370,8 @@ struct Plan {
 struct PlannedSystem {
     label: String,
     models: u64,
-    members: u64,
-    training_flops: u64,
+    members: Option<u64>,
+    training_flops: Option<u64>,
 }
 
 #[derive(Serialize)]

@@ -34,6 +34,20 @@ pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[
             ("sparse.toml", include_str!("../../studies/limoe/sparse.toml")),
         ],
     ),
+    (
+        "vimoe",
+        &[
+            ("study.toml", include_str!("../../studies/vimoe/study.toml")),
+            ("tail.toml", include_str!("../../studies/vimoe/tail.toml")),
+        ],
+    ),
+    (
+        "vimoe-segment",
+        &[
+            ("study.toml", include_str!("../../studies/vimoe-segment/study.toml")),
+            ("tail.toml", include_str!("../../studies/vimoe-segment/tail.toml")),
+        ],
+    ),
 ];
 
 const STUDY: &str = "study.toml";
@@ -53,9 +67,15 @@ pub(crate) struct Study {
     /// Test images per corruption and severity; 0 leaves corruptions out.
     #[serde(default)]
     pub(crate) shift_samples: usize,
+    /// Images that systems are judged by, evenly spread over the data; 0 for all.
+    #[serde(default)]
+    pub(crate) limit: usize,
     /// Other data that all systems are judged by as well, each with a table of its own.
     #[serde(default)]
     pub(crate) also: Vec<String>,
+    /// Whether all systems begin from a checkpoint, which the user gives.
+    #[serde(default)]
+    pub(crate) from_checkpoint: bool,
     pub(crate) systems: Vec<StudySystem>,
     /// All files of the study, by their names.
     #[serde(skip)]
@@ -71,6 +91,9 @@ pub(crate) struct Options {
     pub(crate) seeds: usize,
     /// On top of all recipes.
     pub(crate) settings: Vec<String>,
+    /// The checkpoint that all systems begin from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) init: Option<String>,
     /// Out-of-distribution data sets, by their names.
     #[serde(default, alias = "outside")]
     pub(crate) ood: BTreeMap<String, String>,
@@ -88,6 +111,10 @@ pub(crate) struct StudySystem {
     /// On top of the recipe.
     #[serde(default)]
     pub(crate) settings: Vec<String>,
+    /// Experts that it is given before it is trained, in a study that begins from a checkpoint: settings of
+    /// `omma upcycle`.
+    #[serde(default)]
+    pub(crate) upcycle: Vec<String>,
     /// Models that are trained for themselves and judged together.
     #[serde(default = "one")]
     pub(crate) ensemble: usize,
@@ -144,6 +171,13 @@ impl Study {
         for system in &study.systems {
             study.recipe(system, &[]).with_context(|| format!("system {}", system.label))?;
         }
+        let without = |system: &&StudySystem| !system.upcycle.is_empty() && !study.from_checkpoint;
+        if let Some(system) = study.systems.iter().find(without) {
+            bail!(
+                "{STUDY}: {} is to be upcycled, and nothing is said to begin from; add from_checkpoint = true",
+                system.label
+            );
+        }
         let mut slugs: Vec<String> = study.systems.iter().map(|one| slug(&one.label)).collect();
         slugs.sort_unstable();
         if slugs.first().is_some_and(String::is_empty)
@@ -167,6 +201,7 @@ impl Study {
         };
         held("seeds".to_owned(), self.seeds, MODELS)?;
         held("shift_samples".to_owned(), self.shift_samples, Range::of(0.0, 1e9))?;
+        held("limit".to_owned(), self.limit, Range::of(0.0, 1e9))?;
         for system in &self.systems {
             held(format!("ensemble of {}", system.label), system.ensemble, MODELS)?;
         }
@@ -214,9 +249,14 @@ impl Study {
             write(&path, &toml::to_string(options)?)?;
             return Ok(owned);
         };
-        if (known.seeds, &known.settings) != (options.seeds, &options.settings) {
-            let both = [&known, options]
-                .map(|options| format!("{} seeds and {:?}", options.seeds, options.settings));
+        let chosen =
+            |options: &Options| (options.seeds, options.settings.clone(), options.init.clone());
+        if chosen(&known) != chosen(options) {
+            let both = [&known, options].map(|options| {
+                let from =
+                    options.init.iter().map(|init| format!(" from {init}")).collect::<String>();
+                format!("{} seeds and {:?}{from}", options.seeds, options.settings)
+            });
             bail!(
                 "{} has a study with {}, now it is {}; choose another folder with --out",
                 folder.display(),
@@ -242,10 +282,19 @@ impl Study {
     /// have share them.
     pub(crate) fn run_folder(&self, folder: &Path, system: &StudySystem, seed: usize) -> PathBuf {
         let same = |other: &&StudySystem| {
-            other.recipe == system.recipe && other.settings == system.settings
+            other.recipe == system.recipe
+                && other.settings == system.settings
+                && other.upcycle == system.upcycle
         };
         let first = self.systems.iter().find(same).unwrap_or(system);
         folder.join("runs").join(format!("{}-{seed}", slug(&first.label)))
+    }
+
+    /// Where the model is that a system of upcycled experts begins from. Systems of the same experts share it.
+    pub(crate) fn start_folder(&self, folder: &Path, system: &StudySystem, seed: usize) -> PathBuf {
+        let same = |other: &&StudySystem| other.upcycle == system.upcycle;
+        let first = self.systems.iter().find(same).unwrap_or(system);
+        folder.join("starts").join(format!("{}-{seed}", slug(&first.label)))
     }
 
     /// Where a system is judged.
@@ -303,7 +352,7 @@ mod tests {
         let settle = |ood: &[(&str, &str)]| {
             let own = |(name, path): &(&str, &str)| ((*name).to_owned(), (*path).to_owned());
             let ood = ood.iter().map(own).collect();
-            let options = Options { seeds: 1, settings: Vec::new(), ood };
+            let options = Options { seeds: 1, settings: Vec::new(), init: None, ood };
             study.settle(folder.path(), &options).map(drop)
         };
         settle(&[("x", "/a")]).unwrap();
@@ -314,12 +363,44 @@ mod tests {
     }
 
     #[test]
+    fn a_study_begins_from_one_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let study = Study::find("vimoe").unwrap();
+        assert!(study.from_checkpoint);
+        let settle = |init: &str| {
+            let (settings, ood) = (Vec::new(), BTreeMap::new());
+            let options = Options { seeds: 1, settings, init: Some(init.to_owned()), ood };
+            study.settle(folder.path(), &options).map(drop)
+        };
+        settle("/small").unwrap();
+        settle("/small").unwrap();
+        let message = settle("/other").unwrap_err().to_string();
+        assert!(message.contains("from /small") && message.contains("from /other"), "{message}");
+        let sparse: Vec<&StudySystem> =
+            study.systems.iter().filter(|system| !system.upcycle.is_empty()).collect();
+        let starts: std::collections::BTreeSet<PathBuf> =
+            sparse.iter().map(|system| study.start_folder(folder.path(), system, 0)).collect();
+        assert_eq!(starts.len(), sparse.len(), "they differ in their experts");
+    }
+
+    #[test]
+    fn experts_without_anything_to_begin_from_are_refused() {
+        let text = "name = \"x\"\nabout = \"\"\nseeds = 1\nbaseline = \"a\"\n[[systems]]\nlabel = \"a\"\n\
+                    recipe = \"r.toml\"\nupcycle = [\"moe.experts=4\"]\n";
+        let recipe = "name = \"r\"\nabout = \"\"\nbase = \"vit\"\n";
+        let files = [(STUDY, text), ("r.toml", recipe)];
+        let files = files.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec();
+        let message = Study::parse(files, Path::new("")).err().unwrap().to_string();
+        assert!(message.contains("from_checkpoint"), "{message}");
+    }
+
+    #[test]
     fn a_study_of_an_earlier_version_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let old = "seeds = 1\nsettings = []\n\n[outside]\nx = \"/a\"\n";
         std::fs::write(folder.path().join(OPTIONS), old).unwrap();
         let ood = BTreeMap::from([("x".to_owned(), "/b".to_owned())]);
-        let options = Options { seeds: 1, settings: Vec::new(), ood };
+        let options = Options { seeds: 1, settings: Vec::new(), init: None, ood };
         let settled = Study::find("e3").unwrap().settle(folder.path(), &options).map(drop);
         let message = settled.unwrap_err().to_string();
         assert!(message.contains("x was /a and is /b"), "{message}");
