@@ -44,6 +44,9 @@ pub struct PromptRecord {
     pub texts: TextCounts,
 }
 
+/// Per model, its blocks with experts and who went where in them.
+pub(crate) type Routings = Vec<Vec<(usize, Routing)>>;
+
 /// What a system makes of a batch: a row of logits, or of features, per member and image.
 #[derive(Debug)]
 pub struct Outputs {
@@ -332,10 +335,7 @@ impl System {
 
     /// `[M, rows, classes]`: the members' logits of every image, or of every patch row by row, and per model who
     /// went where. The batch gives its pixels away.
-    pub(crate) fn row_logits(
-        &self,
-        batch: &mut Batch,
-    ) -> Result<(Tensor<3>, Vec<Vec<(usize, Routing)>>)> {
+    pub(crate) fn row_logits(&self, batch: &mut Batch) -> Result<(Tensor<3>, Routings)> {
         let (mut logits, mut routings) = (Vec::new(), Vec::new());
         for output in self.forward(batch) {
             let output = output?;
