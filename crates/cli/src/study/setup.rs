@@ -51,6 +51,8 @@ pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[
 ];
 
 const STUDY: &str = "study.toml";
+/// A model of as many blocks as most checkpoints.
+const STAND_IN: &str = "model.preset=vit-s16";
 /// Models that are trained for a row of the table.
 const MODELS: Range = Range::of(1.0, 1_000.0);
 
@@ -214,7 +216,10 @@ impl Study {
         let Some((name, text)) = file else {
             bail!("there is no {} beside {STUDY}", system.recipe);
         };
-        let settings: Vec<&String> = system.settings.iter().chain(settings).collect();
+        // What is not there yet is stood in for: only what is not the model is looked at.
+        let stand_in = self.from_checkpoint.then(|| STAND_IN.to_owned());
+        let settings: Vec<&String> =
+            stand_in.iter().chain(&system.settings).chain(settings).collect();
         Ok(Recipe::parse(text, &self.folder.join(name), &settings)?)
     }
 
