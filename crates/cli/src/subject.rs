@@ -14,7 +14,7 @@ use omma_data::{
     formats::{self, Columns, DataSpec, whole_name},
     text::Tokenizer,
 };
-use omma_eval::{Images, System};
+use omma_eval::{Images, System, atlas::RoutedModel};
 use omma_model::{VisionTransformer, checkpoint, systems::reconfigure};
 use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
@@ -41,6 +41,18 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
+    /// Its model as one whose routes are looked at.
+    pub(crate) fn routed<'a>(&'a self, seed: u64, device: &'a Device) -> RoutedModel<'a> {
+        RoutedModel {
+            name: self.name(),
+            path: self.path.display().to_string(),
+            model: &self.model,
+            tokenizer: self.tokenizer.as_ref(),
+            device,
+            seed: Seed::new(seed),
+        }
+    }
+
     /// Reads a run's model (of an unfinished run the best checkpoint so far), one of our checkpoints,
     /// or one of another project.
     fn read(path: &Path, device: &Device) -> Result<Self> {

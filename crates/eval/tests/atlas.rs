@@ -21,7 +21,11 @@ use omma_eval::{
     pixels_for,
     routing::{BatchShape, Visit, visits},
 };
-use omma_model::{Mode, VisionTransformer, apply_settings, preset};
+use omma_model::{
+    Mode, VisionTransformer, apply_settings, preset,
+    systems::{KeptExperts, prune},
+};
+use omma_routing::PruneMode;
 
 const SMALL: [&str; 6] = ["resolution=16", "patch=8", "width=16", "depth=4", "heads=2", "mlp=32"];
 const IMAGES: usize = 30;
@@ -62,7 +66,8 @@ fn subject<'a>(
     tokenizer: Option<&'a Tokenizer>,
     device: &'a Device,
 ) -> RoutedModel<'a> {
-    RoutedModel { name: "m", path: "runs/m", model, tokenizer, device, seed: Seed::new(0) }
+    let (name, path) = ("m".to_owned(), "runs/m".to_owned());
+    RoutedModel { name, path, model, tokenizer, device, seed: Seed::new(0) }
 }
 
 fn paged(model: ModelRoutes, pictures: RoutePictures) -> (String, Vec<String>) {
@@ -180,12 +185,29 @@ fn sums_are_those_of_all_visits_written_down() {
 }
 
 #[test]
+fn experts_that_were_pruned_are_neither_idle_nor_to_be_pruned() {
+    let whole = model("vmoe-tiny", &["moe.experts=6", "moe.k=1", "moe.placement=1,3"]);
+    let keep = [KeptExperts { block: 1, experts: vec![0, 2, 5] }];
+    for mode in [PruneMode::Predict, PruneMode::Drop] {
+        let pruned = prune(&whole, &keep, mode, &Device::flex()).unwrap();
+        let (routes, _) = found(&pruned, None, world(IMAGES), 8);
+        let [first, second] = routes.blocks.as_slice() else { panic!("{:?}", routes.blocks) };
+        assert_eq!((first.available, second.available), (3, 6));
+        assert!(first.idle.iter().all(|expert| [0, 2, 5].contains(expert)), "{:?}", first.idle);
+        let most = first.load.iter().copied().fold(0.0, f64::max);
+        assert!(close(first.peak_load, most * 3.0), "against three experts in balance");
+        assert_eq!(routes.degrees[0].possible, Some(18.0), "3 · 6");
+    }
+}
+
+#[test]
 fn patches_may_have_the_class_of_most_of_their_pixels() {
-    const PIXEL_CLASSES: usize = 15;
+    // The background and ten shapes.
+    const PIXEL_CLASSES: usize = 11;
     let (model, device) = (model("e3-tiny", &["moe.experts=4", "moe.k=1"]), Device::flex());
     let (layers, _) = literally(&model);
     let subject = subject(&model, None, &device);
-    let protocol = protocol(LabelSource::Pixels { classes: PIXEL_CLASSES }, 7);
+    let protocol = protocol(LabelSource::Pixels, 7);
     let images = Images::new("world", world(IMAGES));
     let (routes, pictures) = routes(&subject, &images, &protocol, &mut ()).unwrap();
     let masks: Vec<Vec<u8>> =

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::Args;
-use omma_base::{Seed, files::fresh_folder};
+use omma_base::files::fresh_folder;
 use omma_eval::{
-    atlas::{Look, LookInput, LookedAt, RoutedModel, look, look_page},
+    atlas::{Look, LookInput, LookedAt, look, look_page},
     report::write_report,
 };
 
@@ -79,22 +79,14 @@ impl LookCommand {
         }
         let settings = self.resolution.on_top_of(&self.settings);
         let candidate = Candidate::read_all([&self.subject], &settings, device)?.remove(0);
-        let (name, path) = (candidate.name(), candidate.path.display().to_string());
-        let subject = RoutedModel {
-            name: &name,
-            path: &path,
-            model: &candidate.model,
-            tokenizer: candidate.tokenizer.as_ref(),
-            device,
-            seed: Seed::new(self.seed),
-        };
+        let subject = candidate.routed(self.seed, device);
         let activity = Activity::new("looking");
         let found = look(&subject, &LookInput { pictures, texts: self.texts.clone() })?;
         drop(activity);
         let folder = match (&self.out, self.json) {
             (Some(folder), _) => Some(folder.clone()),
             (None, true) => None,
-            (None, false) => Some(fresh(&name)?),
+            (None, false) => Some(fresh(&subject.name)?),
         };
         if let Some(folder) = &folder {
             write_report(folder, "look", &look_page(&found), &found)?;

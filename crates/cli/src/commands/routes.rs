@@ -5,13 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use clap::Args;
-use omma_base::{Seed, files::fresh_folder};
+use omma_base::files::fresh_folder;
 use omma_data::formats::Columns;
 use omma_eval::{
-    atlas::{
-        AtlasProtocol, BlockRoutes, LabelSource, ModelRoutes, RoutedModel, Routes, routes,
-        routes_page,
-    },
+    atlas::{AtlasProtocol, BlockRoutes, LabelSource, ModelRoutes, Routes, routes, routes_page},
     report::write_report,
 };
 
@@ -148,15 +145,7 @@ impl RoutesCommand {
         };
         let mut all = (Vec::new(), Vec::new());
         for candidate in candidates {
-            let (name, path) = (candidate.name(), candidate.path.display().to_string());
-            let subject = RoutedModel {
-                name: &name,
-                path: &path,
-                model: &candidate.model,
-                tokenizer: candidate.tokenizer.as_ref(),
-                device,
-                seed: Seed::new(self.seed),
-            };
+            let subject = candidate.routed(self.seed, device);
             let (model, pictures) = routes(&subject, images, &protocol, watch)?;
             all.0.push(model);
             all.1.push(pictures);
@@ -207,9 +196,7 @@ fn labelled(candidates: &[Candidate], images: &omma_eval::Images) -> (LabelSourc
     let of_pixels = candidates.iter().all(|one| one.model.config().head.segmenter().is_some());
     let classes = images.data.classes();
     match images.data.pixel_classes() {
-        Some(pixels) if of_pixels || classes.len() < 2 => {
-            (LabelSource::Pixels { classes: pixels.len() }, pixels.to_vec())
-        }
+        Some(pixels) if of_pixels || classes.len() < 2 => (LabelSource::Pixels, pixels.to_vec()),
         _ => (LabelSource::Images, classes.to_vec()),
     }
 }
@@ -285,7 +272,7 @@ fn cells(block: &BlockRoutes) -> [String; 10] {
     let images = block.of_images().filter(|_| !block.soft);
     [
         block.block.to_string(),
-        block.experts.to_string(),
+        block.available.to_string(),
         format!("{:.2}", block.peak_load),
         block.idle.len().to_string(),
         test.map_or_else(dash, |test| percent(test.effect.max(0.0))),
@@ -293,7 +280,7 @@ fn cells(block: &BlockRoutes) -> [String; 10] {
         test.map_or_else(dash, |test| format!("{:.3}", test.p_value)),
         format!("{:.2}", block.experts_per_image),
         images.map_or_else(dash, |own| {
-            format!("{} of {}", block.experts_for(own, omma_eval::atlas::COVERAGE), block.experts)
+            format!("{} of {}", block.experts_for(own, omma_eval::atlas::COVERAGE), block.available)
         }),
         String::new(),
     ]

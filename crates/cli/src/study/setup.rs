@@ -388,6 +388,21 @@ mod tests {
         assert_eq!(starts.len(), sparse.len(), "they differ in their experts");
     }
 
+    /// Paper 003 §6.1 (0.01) and §6.2 (0.001).
+    #[test]
+    fn studies_of_vimoe_balance_as_paper_003_does() {
+        for (name, weight) in [("vimoe", "0.01"), ("vimoe-segment", "0.001")] {
+            let study = Study::find(name).unwrap();
+            let sparse = study.systems.iter().filter(|system| !system.upcycle.is_empty());
+            let losses = [("balance", weight), ("importance", "0"), ("load", "0")];
+            let losses = losses.map(|(loss, weight)| format!("moe.{loss}_loss={weight}"));
+            for system in sparse {
+                let said = |loss: &String| system.upcycle.contains(loss);
+                assert!(losses.iter().all(said), "{}: {:?}", system.label, system.upcycle);
+            }
+        }
+    }
+
     #[test]
     fn experts_without_anything_to_begin_from_are_refused() {
         let text = "name = \"x\"\nabout = \"\"\nseeds = 1\nbaseline = \"a\"\n[[systems]]\nlabel = \"a\"\n\

@@ -152,7 +152,7 @@ impl Advice {
     fn on_experts(&mut self, routes: &ModelRoutes, data: &str) {
         // Of soft routing every expert takes something of every token: nothing is covered by fewer.
         let sparse = || routes.blocks.iter().filter(|block| !block.soft);
-        let all: usize = sparse().map(|block| block.experts).sum();
+        let all: usize = sparse().map(|block| block.available).sum();
         let mut names: Vec<&str> = Vec::new();
         for modality in sparse().flat_map(|block| &block.modalities) {
             if !names.contains(&modality.modality.as_str()) {
@@ -162,7 +162,7 @@ impl Advice {
         for name in &names {
             let needed = |block: &BlockRoutes| {
                 let own = block.modalities.iter().find(|own| own.modality == **name);
-                own.map(|own| (block.experts_for(own, COVERAGE), block.experts))
+                own.map(|own| (block.experts_for(own, COVERAGE), block.available))
             };
             let counts: Vec<(usize, usize)> = sparse().filter_map(needed).collect();
             let (kept, of): (usize, usize) =
@@ -206,7 +206,7 @@ impl Advice {
 }
 
 fn is_collapsed(block: &BlockRoutes) -> bool {
-    block.experts > 2 && block.peak_load > COLLAPSED * block.experts as f64
+    block.available > 2 && block.peak_load > COLLAPSED * block.available as f64
 }
 
 fn of_block(block: &BlockRoutes) -> BlockAdvice {
@@ -252,7 +252,7 @@ fn of_block(block: &BlockRoutes) -> BlockAdvice {
     match block.idle.len() {
         0 => {}
         1 => words += &format!("; expert {} is idle", block.idle[0]),
-        idle => words += &format!("; {idle} of {} experts are idle", block.experts),
+        idle => words += &format!("; {idle} of {} experts are idle", block.available),
     }
     if !block.soft {
         for own in &block.modalities {
@@ -263,7 +263,7 @@ fn of_block(block: &BlockRoutes) -> BlockAdvice {
             words += &format!(
                 "; {} of {} experts cover {:.0} % of{whose} tokens",
                 block.experts_for(own, COVERAGE),
-                block.experts,
+                block.available,
                 100.0 * COVERAGE
             );
         }
@@ -343,6 +343,7 @@ mod tests {
         BlockRoutes {
             block,
             experts: 4,
+            available: 4,
             soft: false,
             whole_images: false,
             load: load.iter().map(|load| load / total).collect(),

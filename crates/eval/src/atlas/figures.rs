@@ -138,7 +138,7 @@ pub(super) fn tokens(block: &BlockRoutes) -> Option<String> {
         }
     }
     let all: f64 = block.modalities.iter().flat_map(|own| &own.load).sum();
-    let balanced = all / block.experts.max(1) as f64;
+    let balanced = all / block.available.max(1) as f64;
     let reference = match block.capacity_factor {
         Some(factor) => ("capacity in training".to_owned(), factor * balanced),
         None => ("balanced".to_owned(), balanced),

@@ -92,7 +92,7 @@ pub fn look(subject: &RoutedModel, input: &LookInput) -> Result<Look> {
             return Err(ModelError::ReadsNoText.into());
         }
         if subject.tokenizer.is_none() {
-            return Err(EvalError::NoTokenizer { model: subject.name.to_owned() });
+            return Err(EvalError::NoTokenizer { model: subject.name.clone() });
         }
     }
     let pixels = subject.pixels();
@@ -182,7 +182,7 @@ pub fn look(subject: &RoutedModel, input: &LookInput) -> Result<Look> {
             LookBlock { block, experts: router.experts, member: None, soft, tokens: Vec::new() };
         add(&mut inputs, cut.len(), &places, routes, members, &base);
     }
-    Ok(Look { model: subject.name.to_owned(), inputs })
+    Ok(Look { model: subject.name.clone(), inputs })
 }
 
 /// Gives every input its tokens of one layer.

@@ -70,15 +70,12 @@ use crate::{
 };
 
 /// Whose classes tokens have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelSource {
     /// Those of their images, if the data has several classes.
     Images,
     /// Those of most pixels of their patches (paper 003 §5.2), by the data's masks.
-    Pixels {
-        /// Classes of pixels.
-        classes: usize,
-    },
+    Pixels,
 }
 
 /// How an atlas is made.
@@ -107,7 +104,9 @@ pub fn routes(
     let seed = Seed::new(protocol.seed).named("atlas");
     let (targets, classes) = match protocol.labels {
         LabelSource::Images => (TargetKind::default(), images.data.classes().len()),
-        LabelSource::Pixels { classes } => (TargetKind::Masks, classes),
+        LabelSource::Pixels => {
+            (TargetKind::Masks, images.data.pixel_classes().map_or(0, <[String]>::len))
+        }
     };
     let classes = if classes > 1 { classes } else { 0 };
     let images = &shuffled(images, classes, seed);

@@ -59,7 +59,7 @@ impl Context<'_> {
 fn facts(model: &ModelRoutes) -> Vec<Fact> {
     let specialised = model.advice.keep.len();
     let known = model.blocks.iter().any(|block| !block.classes.is_empty());
-    let experts: usize = model.blocks.iter().map(|block| block.experts).sum();
+    let experts: usize = model.blocks.iter().map(|block| block.available).sum();
     let mut facts = vec![
         (
             "layers with experts",
@@ -169,7 +169,7 @@ fn layers(draft: Draft, model: &ModelRoutes, context: &Context) -> Draft {
         let dash = || "—".to_owned();
         vec![
             block.block.to_string(),
-            block.experts.to_string(),
+            block.available.to_string(),
             format!("{:.2}", block.peak_load),
             block.idle.len().to_string(),
             test.map_or_else(dash, |test| percent(test.effect.max(0.0))),

@@ -1,23 +1,13 @@
-//! Experts by who chooses among them: all of them, or those of an ensemble's member or of a subset.
+//! Where the experts of a layer stand in tables, part by part.
 
-use omma_model::IMAGES;
-use omma_routing::{Callers, RouterConfig};
+use omma_routing::RouterConfig;
 
-/// Experts that the same tokens of images choose among.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
-    /// `Member 2`; empty where all experts are one part.
-    pub(super) title: String,
-    /// Whose tokens these are, if not everybody's.
-    pub(super) member: Option<usize>,
-    /// In increasing order.
-    pub(super) experts: Vec<usize>,
-}
+use crate::routing::Group;
 
 /// The parts of a layer that images reach. Their experts, one part after the other, are the columns of tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parts {
-    pub(super) all: Vec<Part>,
+    pub(super) all: Vec<Group>,
     experts: usize,
     /// `[members, E]`: the column of every expert for a member's tokens; nothing yet for members that never came.
     columns: Vec<Option<u32>>,
@@ -25,19 +15,8 @@ pub(super) struct Parts {
 
 impl Parts {
     pub(super) fn of(router: &RouterConfig) -> Self {
-        let gates = router.pool.gates(router.experts).unwrap_or_default();
-        let alone = gates.len() == 1;
-        let part = |(number, gate): (usize, &omma_routing::Gate)| {
-            let (title, member) = match gate.callers {
-                Callers::Modality(modality) if modality != IMAGES => return None,
-                Callers::Member(member) => (format!("Member {}", member + 1), Some(member)),
-                Callers::Everyone if !alone => (format!("Subset {}", number + 1), None),
-                Callers::Everyone | Callers::Modality(_) => (String::new(), None),
-            };
-            Some(Part { title, member, experts: gate.experts.clone() })
-        };
-        let all = gates.iter().enumerate().filter_map(part).collect();
-        Self { all, experts: router.experts, columns: Vec::new() }
+        let (all, experts) = (Group::of_router(router), router.experts);
+        Self { all, experts, columns: Vec::new() }
     }
 
     /// Columns of tables.
@@ -46,7 +25,7 @@ impl Parts {
     }
 
     /// The columns of each part.
-    pub(super) fn ranges(&self) -> impl Iterator<Item = (&Part, std::ops::Range<usize>)> {
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (&Group, std::ops::Range<usize>)> {
         let mut next = 0;
         self.all.iter().map(move |part| {
             let range = next..next + part.experts.len();

@@ -6,7 +6,8 @@ use omma_base::Resolution;
 
 use super::{layer::LayerTally, subject::RoutedModel, tally::ModelTally};
 use crate::{
-    gallery::{ExpertPictures, Experts, Gallery, Group, Layer, ModelExperts, Taken},
+    gallery::{ExpertPictures, Experts, Gallery, Layer, ModelExperts, Taken},
+    routing::Group,
     stream::Images,
 };
 
@@ -27,17 +28,17 @@ impl RoutePictures {
         let (_, columns) = config.image.grid(resolution);
         let Some(first) = tally.of_images().next() else { return Self::default() };
         let model = ModelExperts {
-            name: subject.name.to_owned(),
+            name: subject.name.clone(),
             tokens: subject.tokens(),
             prefix: config.image.prefix_tokens(),
             patch: config.image.patch,
             columns,
             whole: first.router.scope != omma_routing::Scope::Token,
             soft: first.soft,
-            groups: groups(first),
+            groups: first.parts.all.clone(),
             layers: tally
                 .of_images()
-                .filter(|own| groups(own) == groups(first))
+                .filter(|own| own.parts.all == first.parts.all)
                 .map(taken)
                 .collect(),
         };
@@ -47,19 +48,10 @@ impl RoutePictures {
     }
 }
 
-fn groups(layer: &LayerTally) -> Vec<Group> {
-    let group = |part: &super::parts::Part| Group {
-        title: part.title.clone(),
-        member: part.member,
-        experts: part.experts.clone(),
-    };
-    layer.parts.all.iter().map(group).collect()
-}
-
 /// What the experts of a layer took. Classes have figures of their own, so that all of it is of one.
 fn taken(layer: &LayerTally) -> Layer {
     let load = &layer.modalities[omma_model::IMAGES].load;
-    let of_part = |(part, range): (&super::parts::Part, std::ops::Range<usize>)| Taken {
+    let of_part = |(part, range): (&Group, std::ops::Range<usize>)| Taken {
         by_class: BTreeMap::from([(0, part.experts.iter().map(|expert| load[*expert]).collect())]),
         patches: layer.surest[range].to_vec(),
     };

@@ -85,6 +85,8 @@ pub struct BlockRoutes {
     pub block: usize,
     /// Experts, `E`.
     pub experts: usize,
+    /// Those that can be chosen: all but the pruned ones.
+    pub available: usize,
     /// Whether every expert gets some of every token.
     pub soft: bool,
     /// Whether an image is routed as a whole.
@@ -95,7 +97,7 @@ pub struct BlockRoutes {
     pub peak_load: f64,
     /// `e^H` of the load: as many experts of equal load would be as balanced.
     pub effective_experts: f64,
-    /// Experts that got nothing.
+    /// Experts that could be chosen and got nothing.
     pub idle: Vec<usize>,
     /// Different experts that an image goes to, on average.
     pub experts_per_image: f64,
@@ -161,8 +163,8 @@ impl ModelTally {
         let grid = config.image.grid(config.image.resolution);
         let block = |layer: &LayerTally| layer.record(grid, pieces, options);
         let mut routes = ModelRoutes {
-            name: subject.name.to_owned(),
-            path: subject.path.to_owned(),
+            name: subject.name.clone(),
+            path: subject.path.clone(),
             model: config.in_words(),
             images: self.images,
             texts: self.texts,
@@ -269,7 +271,17 @@ impl LayerTally {
             omma_routing::Callers::Modality(own) => own == modality,
             _ => true,
         };
-        gates.iter().find(calls).map_or(self.router.experts, |gate| gate.experts.len())
+        let alive = self.alive();
+        let among = |gate: &omma_routing::Gate| {
+            gate.experts.iter().filter(|expert| alive[**expert]).count()
+        };
+        gates.iter().find(calls).map_or(self.router.experts, among)
+    }
+
+    /// `[E]`: whether each expert can be chosen.
+    fn alive(&self) -> Vec<bool> {
+        let experts = self.router.experts;
+        self.router.pruning.alive(experts).unwrap_or_else(|_| vec![true; experts])
     }
 
     fn record(
@@ -279,6 +291,8 @@ impl LayerTally {
         options: &RecordOptions,
     ) -> BlockRoutes {
         let experts = self.router.experts;
+        let alive = self.alive();
+        let available = alive.iter().filter(|alive| **alive).count();
         let sum = |expert: usize| self.modalities.iter().map(|own| own.load[expert]).sum::<f64>();
         let load: Vec<f64> = (0..experts).map(sum).collect();
         let total: f64 = load.iter().sum();
@@ -293,11 +307,12 @@ impl LayerTally {
         BlockRoutes {
             block: self.block,
             experts,
+            available,
             soft: self.soft,
             whole_images,
-            peak_load: shares.iter().copied().fold(0.0, f64::max) * experts as f64,
+            peak_load: shares.iter().copied().fold(0.0, f64::max) * available as f64,
             effective_experts: entropy(&load).exp(),
-            idle: (0..experts).filter(|expert| load[*expert] <= 0.0).collect(),
+            idle: (0..experts).filter(|expert| alive[*expert] && load[*expert] <= 0.0).collect(),
             load: shares,
             experts_per_image: self.experts_per_image(),
             capacity_factor: capacity.map(|capacity| capacity.factor),
@@ -327,7 +342,7 @@ impl LayerTally {
             return Vec::new();
         }
         let seed = options.seed.named("permutations").numbered(self.block as u64);
-        let one = |(number, (part, range)): (usize, (&super::parts::Part, Range<usize>))| {
+        let one = |(number, (part, range)): (usize, (&crate::routing::Group, Range<usize>))| {
             let cut = |table: &[f64]| -> Vec<Vec<f64>> {
                 table.chunks_exact(width).map(|row| row[range.clone()].to_vec()).collect()
             };
@@ -391,7 +406,7 @@ impl BlockRoutes {
 
     /// Experts that must be kept so that this share of a modality's tokens has its best expert.
     pub fn experts_for(&self, modality: &ModalityRoutes, coverage: f64) -> usize {
-        needed(&modality.coverage, coverage)
+        needed(&modality.coverage, coverage).min(self.available)
     }
 }
 

@@ -19,12 +19,12 @@ use crate::{
 };
 
 /// A model, and what it takes to run it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct RoutedModel<'a> {
     /// What it is called.
-    pub name: &'a str,
+    pub name: String,
     /// How a command names it.
-    pub path: &'a str,
+    pub path: String,
     /// The model, on a device without gradients.
     pub model: &'a VisionTransformer,
     /// How texts become its tokens, if it reads.

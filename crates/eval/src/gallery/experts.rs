@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use omma_data::Batch;
-use omma_model::{IMAGES, ModelConfig};
-use omma_routing::{Allocation, Callers, Routing, Scope};
+use omma_routing::{Allocation, Routing, Scope};
 
 use crate::{
-    routing::{BatchShape, Visit, visits},
+    routing::{BatchShape, Group, Visit, visits},
     system::System,
 };
 
@@ -43,24 +42,6 @@ pub(crate) struct ModelExperts {
     pub(crate) soft: bool,
     pub(crate) groups: Vec<Group>,
     pub(crate) layers: Vec<Layer>,
-}
-
-/// Experts that are chosen among by the same tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Group {
-    /// `Member 2`; empty where all experts are one group.
-    pub(crate) title: String,
-    /// Whose tokens these are, if not everybody's.
-    pub(crate) member: Option<usize>,
-    /// In increasing order.
-    pub(crate) experts: Vec<usize>,
-}
-
-#[cfg(test)]
-impl Group {
-    pub(super) fn all(experts: usize) -> Self {
-        Self { title: String::new(), member: None, experts: (0..experts).collect() }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -105,7 +86,7 @@ impl Experts {
                 columns,
                 whole: router.is_some_and(|router| router.scope != Scope::Token),
                 soft: router.is_some_and(|router| matches!(router.allocation, Allocation::Soft(_))),
-                groups: groups(config),
+                groups: router.map(Group::of_router).unwrap_or_default(),
                 layers: Vec::new(),
             }
         });
@@ -176,28 +157,8 @@ pub(crate) fn keep_strongest(kept: &mut Vec<Patch>, patch: Patch) {
     kept.truncate(PATCHES);
 }
 
-/// A model's experts by who chooses among them: all of them as one group, unless members or subsets have
-/// their own. None of experts that images do not reach.
-fn groups(config: &ModelConfig) -> Vec<Group> {
-    let Some(router) = config.moe().map(|moe| &moe.router) else { return Vec::new() };
-    let gates = router.pool.gates(router.experts).unwrap_or_default();
-    let alone = gates.len() == 1;
-    let group = |(number, gate): (usize, &omma_routing::Gate)| {
-        let (title, member) = match gate.callers {
-            Callers::Modality(modality) if modality != IMAGES => return None,
-            Callers::Member(member) => (format!("Member {}", member + 1), Some(member)),
-            Callers::Everyone if !alone => (format!("Subset {}", number + 1), None),
-            Callers::Everyone | Callers::Modality(_) => (String::new(), None),
-        };
-        Some(Group { title, member, experts: gate.experts.clone() })
-    };
-    gates.iter().enumerate().filter_map(group).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use omma_model::{apply_settings, preset};
-
     use super::*;
 
     #[test]
@@ -217,19 +178,5 @@ mod tests {
         keep_strongest(&mut kept, Patch { index: 30, place: 0, gate: last });
         assert_eq!(kept.len(), PATCHES);
         assert_eq!(kept[PATCHES - 1].index, 2, "of equals the earlier one stays");
-    }
-
-    fn groups_of(preset_name: &str, settings: &[&str]) -> Vec<(String, Vec<usize>)> {
-        let config = apply_settings(&preset(preset_name).unwrap(), settings).unwrap();
-        groups(&config).into_iter().map(|group| (group.title, group.experts)).collect()
-    }
-
-    #[test]
-    fn experts_are_grouped_by_the_member_that_has_them() {
-        let groups = groups_of("e3-tiny", &["moe.experts=6", "moe.members=2"]);
-        let named = |title: &str, experts: [usize; 3]| (title.to_owned(), experts.to_vec());
-        assert_eq!(groups, [named("Member 1", [0, 1, 2]), named("Member 2", [3, 4, 5])]);
-        assert_eq!(groups_of("vmoe-tiny", &["moe.experts=3"]), [named("", [0, 1, 2])]);
-        assert_eq!(groups_of("vit-tiny", &[]), []);
     }
 }

@@ -22,7 +22,7 @@ use omma_base::Resolution;
 use omma_report::PictureRow;
 
 pub use self::experts::Experts;
-pub(crate) use self::experts::{Group, Layer, ModelExperts, Patch, Taken, keep_strongest};
+pub(crate) use self::experts::{Layer, ModelExperts, Patch, Taken, keep_strongest};
 pub(crate) use self::{
     corruption::{CorruptionPictures, worst_corruption},
     patches::{ExpertPictures, LayerPictures},

@@ -8,9 +8,10 @@ use omma_report::{HeatMap, PictureCard, PictureRow};
 use rayon::prelude::*;
 
 use super::{
-    experts::{Experts, Group, Layer, ModelExperts, PATCHES, Patch, Taken},
+    experts::{Experts, Layer, ModelExperts, PATCHES, Patch, Taken},
     thumbnails::encoded,
 };
+use crate::routing::Group;
 
 /// Classes of a heat map; of more, those whose tokens are spread least like everybody's.
 const MOST_CLASSES: usize = 20;

@@ -105,13 +105,7 @@ pub fn segmentation(
     let mut shown = Vec::new();
     let every = images.data.len().div_ceil(SHOWN).max(1);
     for batch_read in MaskedPictures::new(images.data.clone(), AT_A_TIME) {
-        let mut read = batch_read?;
-        if let Some(change) = &images.change {
-            for one in &mut read {
-                let picture = std::mem::replace(&mut one.picture, Picture::filled(1, 1, [0; 3]));
-                one.picture = change(one.index, picture);
-            }
-        }
+        let read = batch_read?;
         for some in within_memory(&read, classes * (system.members() + 2)) {
             if watcher.stopped() {
                 return Err(EvalError::Interrupted);
@@ -206,6 +200,13 @@ impl SegmentationRecord {
         share_within(self.mean_iou, self.mean_iou_interval.as_ref(), self.samples)
     }
 
+    /// How far that may be off; empty where it is not known.
+    pub fn interval_in_words(&self) -> String {
+        self.mean_iou_interval.map_or(String::new(), |interval| {
+            format!("95 % interval {:.1}–{:.1} %", 100.0 * interval.low, 100.0 * interval.high)
+        })
+    }
+
     /// A row per class: name, intersection over union, accuracy.
     pub fn rows(&self, classes: &[String]) -> Vec<[String; 3]> {
         let share = |share: &Option<f64>| {
@@ -217,12 +218,9 @@ impl SegmentationRecord {
     }
 
     pub(crate) fn facts(&self) -> Vec<Fact> {
-        let interval = self.mean_iou_interval.map_or(String::new(), |interval| {
-            format!("95 % interval {:.1}–{:.1} %", 100.0 * interval.low, 100.0 * interval.high)
-        });
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         vec![
-            ("Mean IoU", percent(self.mean_iou), interval),
+            ("Mean IoU", percent(self.mean_iou), self.interval_in_words()),
             ("Pixels right", percent(self.pixel_accuracy), String::new()),
             ("Mean of the classes' accuracies", percent(self.mean_accuracy), String::new()),
             ("NLL", format!("{:.3}", self.nll), "nats per pixel".to_owned()),

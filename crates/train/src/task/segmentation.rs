@@ -210,9 +210,7 @@ impl Task for Segmentation {
             ("test_nll".to_owned(), record.nll),
         ];
         let fact = |name, value, note: &str| Fact { name, value, note: note.to_owned() };
-        let interval = record.mean_iou_interval.map_or(String::new(), |interval| {
-            format!("95 % interval {:.1}–{:.1} %", 100.0 * interval.low, 100.0 * interval.high)
-        });
+        let interval = record.interval_in_words();
         let mut facts = vec![fact("test mean IoU", MEAN_IOU.show(record.mean_iou), &interval)];
         if self.compares {
             doing("fitting a linear classifier of pixels for comparison");
