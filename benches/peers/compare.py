@@ -41,12 +41,13 @@ def timed(function):
     return run
 
 
-def torch_job(module, x, backward):
+def torch_job(module, x, backward, compiled=False):
     import torch
+    run = torch.compile(module) if compiled else module
     parameters = [p for p in module.parameters() if p.requires_grad]
 
     def output():
-        y = module(x)
+        y = run(x)
         return y[0] if isinstance(y, tuple) else y
 
     def forward():
@@ -156,7 +157,63 @@ def soft_moe():
     return SoftMoE(dim=WIDTH, num_experts=8, num_slots=8, geglu=False)
 
 
-def contenders(ours, backward):
+def onnx_vit(batch):
+    """ViT-S/16 exported by PyTorch, in ONNX Runtime."""
+    import io
+    import onnxruntime
+    import timm
+    import torch
+    model = timm.create_model("vit_small_patch16_224").eval()
+    images = torch.randn(batch, 3, 224, 224)
+    file = io.BytesIO()
+    torch.onnx.export(model, (images,), file, dynamo=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    session = onnxruntime.InferenceSession(file.getvalue(), options, ["CPUExecutionProvider"])
+    feed = {session.get_inputs()[0].name: images.numpy()}
+    return timed(lambda: session.run(None, feed))
+
+
+def torch_vmoe():
+    """V-MoE-S/16 with eight experts in every other block, K = 1, as in the training comparison."""
+    from train import Model
+    sizes = {"width": WIDTH, "heads": HEADS, "mlp": HIDDEN, "depth": 12, "patch": 16, "resolution": 224}
+    experts = {"hidden": HIDDEN, "experts": 8, "k": 1}
+    return Model({**sizes, "moe": experts}, [1, 3, 5, 7, 9, 11]).eval()
+
+
+def products(ours):
+    """The products of an expert."""
+    import torch
+    for rows, inputs, outputs in [(512, WIDTH, HIDDEN), (512, HIDDEN, WIDTH)]:
+        name = f"{rows}x{inputs}x{outputs}"
+        x, weight = torch.randn(rows, inputs), torch.randn(inputs, outputs)
+        yield f"product {name}", "fwd", {
+            OURS: ours.job(f"product {name}"),
+            "PyTorch mm": timed(lambda x=x, weight=weight: torch.mm(x, weight)),
+        }
+
+
+def models(ours):
+    """Whole models that predict."""
+    import timm
+    import torch
+    for batch in [1, 8]:
+        vit = timm.create_model("vit_small_patch16_224").eval()
+        yield f"ViT-S/16, 224 px, batch {batch}", "fwd", {
+            OURS: ours.job(f"vit-s16 B={batch}"),
+            "ONNX Runtime": onnx_vit(batch),
+            "PyTorch eager (timm)": torch_job(vit, torch.randn(batch, 3, 224, 224), False),
+        }
+    for batch in [1, 8]:
+        yield f"V-MoE-S/16, 224 px, E=8, K=1, batch {batch}", "fwd", {
+            OURS: ours.job(f"vmoe-s16 B={batch}"),
+            "PyTorch sorted loop": torch_job(torch_vmoe(), torch.randn(batch, 224, 224, 3), False),
+        }
+
+
+def contenders(ours, backward, compiled):
+    """With `compiled`, PyTorch's layers also run through `torch.compile`."""
     import torch
     tag = "fwd+bwd" if backward else "fwd"
     flat = lambda: torch.randn(TOKENS, WIDTH)
@@ -168,18 +225,39 @@ def contenders(ours, backward):
             "PyTorch sorted loop": torch_job(sorted_loop(experts, k), flat(), backward),
             "JAX einsum dispatch, jit": jax_einsum(experts, k, backward),
         }
+        if compiled:
+            jobs["PyTorch sorted loop, compiled"] = torch_job(sorted_loop(experts, k), flat(), backward, True)
         if k == 2:
             jobs["st-moe-pytorch"] = torch_job(st_moe(experts, k), batch(), backward)
             jobs["mixture-of-experts"] = torch_job(mixture_of_experts(experts), batch(), backward)
         yield name, tag, jobs
-    yield f"{BLOCKS} ViT blocks, B={IMAGES}, T={PER_IMAGE}, D={WIDTH}, {HEADS} heads", tag, {
+    jobs = {
         OURS: ours.job(f"vit {tag}"),
         "PyTorch eager (timm blocks)": torch_job(timm_blocks(), batch(), backward),
     }
-    yield f"Soft MoE layer, B={IMAGES}, T={PER_IMAGE}, D={WIDTH}, E=8, 8 slots", tag, {
+    if compiled:
+        jobs["PyTorch compiled (timm blocks)"] = torch_job(timm_blocks(), batch(), backward, True)
+    yield f"{BLOCKS} ViT blocks, B={IMAGES}, T={PER_IMAGE}, D={WIDTH}, {HEADS} heads", tag, jobs
+    jobs = {
         OURS: ours.job(f"soft {tag}"),
         "soft-moe-pytorch": torch_job(soft_moe(), batch(), backward),
     }
+    if compiled:
+        jobs["soft-moe-pytorch, compiled"] = torch_job(soft_moe(), batch(), backward, True)
+    yield f"Soft MoE layer, B={IMAGES}, T={PER_IMAGE}, D={WIDTH}, E=8, 8 slots", tag, jobs
+
+
+def all_jobs(ours, compiled):
+    yield from contenders(ours, True, compiled)
+    yield from contenders(ours, False, compiled)
+    yield from products(ours)
+    yield from models(ours)
+
+
+def quartiles(ours, theirs):
+    """The first and third quartile of the ratio over the rounds."""
+    ratios = sorted(b / a for a, b in zip(ours, theirs))
+    return ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
 
 
 def processor():
@@ -193,6 +271,7 @@ def main():
     arguments.add_argument("--program", required=True)
     arguments.add_argument("--rounds", type=int, default=9)
     arguments.add_argument("--output", required=True)
+    arguments.add_argument("--compile", action="store_true", help="torch.compile too")
     arguments = arguments.parse_args()
     import importlib.metadata as metadata
     import torch
@@ -200,17 +279,17 @@ def main():
     torch.manual_seed(0)
     ours = Ours(arguments.program)
     rows = []
-    for backward in [True, False]:
-        for name, tag, jobs in contenders(ours, backward):
-            times = {contender: [] for contender in jobs}
-            for round_ in range(arguments.rounds + 2):
-                for contender, job in jobs.items():
-                    seconds = job()
-                    if round_ >= 2:
-                        times[contender].append(seconds)
-            medians = {contender: statistics.median(t) for contender, t in times.items()}
-            rows.append({"job": name, "pass": tag, "seconds": medians})
-            print(name, tag, {c: f"{t * 1e3:.1f} ms" for c, t in medians.items()}, flush=True)
+    for name, tag, jobs in all_jobs(ours, arguments.compile):
+        times = {contender: [] for contender in jobs}
+        for round_ in range(arguments.rounds + 2):
+            for contender, job in jobs.items():
+                seconds = job()
+                if round_ >= 2:
+                    times[contender].append(seconds)
+        medians = {contender: statistics.median(t) for contender, t in times.items()}
+        ratios = {contender: quartiles(times[OURS], t) for contender, t in times.items()}
+        rows.append({"job": name, "pass": tag, "seconds": medians, "quartiles": ratios})
+        print(name, tag, {c: f"{t * 1e3:.1f} ms" for c, t in medians.items()}, flush=True)
     packages = {p: metadata.version(p) for p in
                 ["torch", "jax", "timm", "st-moe-pytorch", "mixture-of-experts", "soft-moe-pytorch"]}
     machine = f"{processor()}, {THREADS} threads, f32"
@@ -223,7 +302,8 @@ def main():
     for row in rows:
         mine = row["seconds"][OURS]
         for contender, seconds in row["seconds"].items():
-            ratio = "" if contender == OURS else f"{seconds / mine:.2f}× as fast"
+            low, high = row["quartiles"][contender]
+            ratio = "" if contender == OURS else f"{seconds / mine:.2f}× ({low:.2f}–{high:.2f}) as fast"
             lines.append(f"| {row['job']} | {row['pass']} | {contender} | {seconds * 1e3:.1f} ms | {ratio} |")
     with open(arguments.output + ".md", "w") as file:
         file.write("\n".join(lines) + "\n")

@@ -370,7 +370,8 @@ impl System {
         let images = images_of(batch, &self.device);
         self.models().zip(0..).map(move |(model, number)| {
             let mode = model.config().prediction_mode(seed.numbered(number));
-            Ok(model.forward(images.clone(), &mode)?)
+            // On a thread of the pool, where work that is cut up begins without waking another thread.
+            Ok(rayon::scope(|_| model.forward(images.clone(), &mode))?)
         })
     }
 

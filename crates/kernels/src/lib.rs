@@ -8,7 +8,8 @@
 //! | function | what it fuses |
 //! |---|---|
 //! | [`expert_mlp`] | gather, two products, biases, activation, dropout, weighting, scatter-add, for all experts |
-//! | [`soft_moe`] | slots, experts, mixing, optionally for some experts of every image only (two batched products around [`expert_mlp`]) |
+//! | [`soft_moe`] | slots, experts, mixing, optionally for some experts of every image only ([`mix`] around [`expert_mlp`]) |
+//! | [`mix`] | the products of tokens and slots with their weights, group by group |
 //! | [`mlp`] | two products with biases and activation |
 //! | [`linear`] | product and bias |
 //! | [`layer_norm`] | statistics, normalisation and affine map |
@@ -17,15 +18,16 @@
 //!
 //! # Machines
 //!
-//! Vector instructions are chosen at run time (AVX-512, AVX2, or what every machine has), products
-//! come from the `gemm` crate, which does the same, and tasks run on rayon's global pool, whose size
+//! Vector instructions are chosen at run time (AVX-512, AVX2, or what every machine has). Products are
+//! packed for these vectors (`cpu/product`); where there is no AVX2, and everywhere with
+//! `OMMA_PRODUCTS=library`, they come from the `gemm` crate. Tasks run on rayon's pool, whose size
 //! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. The same number of threads
-//! gives the same bits; another number cuts products differently and may round differently.
+//! gives the same bits; another number may sum biases in another order and round differently.
 //!
 //! Programs that train should use [`memory::Allocator`].
 //!
-//! This is the only crate of the workspace with `unsafe` code: the call into `gemm`, the calls of
-//! functions compiled for a detected instruction set, and the allocator.
+//! This is the only crate of the workspace with `unsafe` code: the products, the calls of functions
+//! compiled for a detected instruction set, and the allocator.
 
 mod attention;
 mod cpu;
@@ -35,6 +37,7 @@ mod gelu;
 mod layer_norm;
 mod linear;
 pub mod memory;
+mod mixing;
 mod mlp;
 pub mod portable;
 mod soft_moe;
@@ -45,6 +48,7 @@ pub use expert_mlp::{Dispatch, ExpertParameters, expert_mlp};
 pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
+pub use mixing::{Mixing, mix};
 pub use mlp::mlp;
 /// Multiplies by the mask of a [`Dropout`]; the same everywhere, no fused form.
 pub use portable::dropout;

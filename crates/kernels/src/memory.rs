@@ -18,7 +18,7 @@ use std::{
 use mimalloc::MiMalloc;
 
 /// Blocks of at least this size are kept.
-const SMALLEST_KEPT: usize = 256 << 10;
+const SMALLEST_KEPT: usize = 32 << 10;
 
 /// Sizes between two powers of two: a kept block is at most an eighth larger than what was asked.
 const STEPS: usize = 8;
@@ -27,7 +27,7 @@ const STEPS: usize = 8;
 const MOST_KEPT: usize = 4 << 30;
 
 /// Block sizes from `SMALLEST_KEPT` up to 8 GiB; larger ones are mimalloc's.
-const CLASSES: usize = 16 * STEPS;
+const CLASSES: usize = 19 * STEPS;
 
 /// mimalloc for small blocks, and free lists for large ones.
 #[derive(Debug, Clone, Copy, Default)]

@@ -5,7 +5,7 @@ use burn::tensor::{
     activation::{self, softmax},
 };
 
-use crate::{Activation, Dispatch, Dropout, ExpertParameters};
+use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing};
 
 /// [`crate::gelu`].
 pub fn gelu<const R: usize>(x: Tensor<R>, form: Activation) -> Tensor<R> {
@@ -99,6 +99,14 @@ pub fn attention(
     let scores = split(queries).matmul(split(keys).swap_dims(2, 3)) / (width as f64).sqrt();
     let mixed = softmax(scores, 3).matmul(split(values));
     mixed.swap_dims(1, 2).reshape([batch, n_queries, features])
+}
+
+/// [`crate::mix`].
+pub fn mix(weights: Tensor<3>, x: Tensor<3>, mixing: Mixing) -> Tensor<3> {
+    match mixing {
+        Mixing::ToSlots => weights.swap_dims(1, 2).matmul(x),
+        Mixing::ToTokens => weights.matmul(x),
+    }
 }
 
 /// [`crate::expert_mlp`].

@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::{Activation, Dispatch, Dropout, ExpertParameters, expert_mlp};
+use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing, expert_mlp, mix};
 
 /// `combine · MLP(dispatchᵀ · x)` for every group, all experts or only some of every group's.
 ///
@@ -34,7 +34,7 @@ pub fn soft_moe(
     }
     let runs = |group: usize, expert: usize| run.is_none_or(|run| run[group].contains(&expert));
 
-    let inputs = dispatch.swap_dims(1, 2).matmul(tokens).reshape([groups * columns, width]);
+    let inputs = mix(dispatch, tokens, Mixing::ToSlots).reshape([groups * columns, width]);
     let mut offsets = vec![0];
     let mut rows = Vec::with_capacity(groups * columns);
     for expert in 0..experts {
@@ -48,5 +48,5 @@ pub fn soft_moe(
     let routes = Dispatch::new(offsets, rows, groups * columns);
     let outputs = expert_mlp(inputs, weights, parameters, &routes, activation, dropout);
     let [_, width] = outputs.dims();
-    combine.matmul(outputs.reshape([groups, columns, width]))
+    mix(combine, outputs.reshape([groups, columns, width]), Mixing::ToTokens)
 }

@@ -9,8 +9,8 @@
 use burn::tensor::DeviceKind;
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_kernels::{
-    Activation, Dispatch, Dropout, ExpertParameters, attention, expert_mlp, gelu, layer_norm,
-    linear, mlp, portable, self_attention, soft_moe,
+    Activation, Dispatch, Dropout, ExpertParameters, Mixing, attention, expert_mlp, gelu,
+    layer_norm, linear, mix, mlp, portable, self_attention, soft_moe,
 };
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -174,6 +174,24 @@ fn linear_with_and_without_bias() {
         assert_twins(&leaves[..2], &|x| linear(x.get::<3>(0), x.get(1), None), &|x| {
             portable::linear(x.get::<3>(0), x.get(1), None)
         });
+    }
+}
+
+#[test]
+fn mixing_either_way() {
+    // Few groups, which are cut among the threads, and many.
+    for (groups, tokens, slots, width) in
+        [(1, 7, 4, 3), (3, 5, 20, 17), (70, 6, 9, 8), (0, 3, 2, 4)]
+    {
+        for (mixing, rows) in [(Mixing::ToSlots, tokens), (Mixing::ToTokens, slots)] {
+            let leaves = [
+                Leaf::random(&[groups, tokens, slots], 1),
+                Leaf::random(&[groups, rows, width], 2),
+            ];
+            assert_twins(&leaves, &|x| mix(x.get(0), x.get(1), mixing), &|x| {
+                portable::mix(x.get(0), x.get(1), mixing)
+            });
+        }
     }
 }
 

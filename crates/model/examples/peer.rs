@@ -28,9 +28,15 @@ const HEADS: usize = 6;
 const BLOCKS: usize = 4;
 const PAIRS: usize = 64;
 
+/// Products of an expert: rows, inputs, outputs.
+const PRODUCTS: [[usize; 3]; 2] = [[512, WIDTH, HIDDEN], [512, HIDDEN, WIDTH]];
+
+/// Something that is timed.
+type Job = Box<dyn FnMut() + Send>;
+
 fn main() {
     println!("threads {}", rayon::current_num_threads());
-    let mut jobs: Vec<(String, Box<dyn FnMut()>)> = Vec::new();
+    let mut jobs: Vec<(String, Job)> = Vec::new();
     for backward in [false, true] {
         let pass = if backward { "fwd+bwd" } else { "fwd" };
         for (experts, k) in [(8, 2), (32, 2), (8, 1)] {
@@ -41,6 +47,14 @@ fn main() {
         jobs.push((format!("vit {pass}"), vit(backward)));
         jobs.push((format!("soft {pass}"), moe(RouterConfig::soft(8, 8), backward)));
     }
+    for [rows, inputs, outputs] in PRODUCTS {
+        jobs.push((format!("product {rows}x{inputs}x{outputs}"), product(rows, inputs, outputs)));
+    }
+    for batch in [1, 8] {
+        jobs.push((format!("vit-s16 B={batch}"), model("vit-s16", &[], batch)));
+        let experts = ["moe.experts=8", "moe.k=1", "moe.capacity_ratio=none"];
+        jobs.push((format!("vmoe-s16 B={batch}"), model("vmoe-s16", &experts, batch)));
+    }
     jobs.push(("contrast dense".to_owned(), contrast(false)));
     jobs.push(("contrast experts".to_owned(), contrast(true)));
     for line in std::io::stdin().lock().lines() {
@@ -49,7 +63,8 @@ fn main() {
             None => println!("unknown job"),
             Some((_, job)) => {
                 let start = Instant::now();
-                job();
+                // As the trainer does: on a thread of the pool.
+                rayon::scope(|_| job());
                 println!("{}", start.elapsed().as_secs_f64());
             }
         }
@@ -79,8 +94,30 @@ fn mlp_config(activation: Activation) -> MlpConfig {
     MlpConfig { width: WIDTH, hidden: HIDDEN, activation, dropout: 0.0 }
 }
 
+/// A product without a bias.
+fn product(rows: usize, inputs: usize, outputs: usize) -> Job {
+    let device = device(false);
+    let (x, weight) =
+        (random([rows, inputs], 1.0, &device), random([inputs, outputs], 1.0, &device));
+    Box::new(move || finish(linear(x.clone(), weight.clone(), None), false))
+}
+
+/// A whole model that predicts, images of 224 × 224.
+fn model(name: &str, settings: &[&str], batch: usize) -> Job {
+    let device = device(false);
+    let settings = [&["resolution=224"], settings].concat();
+    let config = preset(name).expect("it is a preset");
+    let config = apply_settings(&config, &settings).expect("settings of that preset");
+    let model = config.init(Seed::new(2), &device).expect("a model that can be built");
+    let images = random([batch, 224, 224, 3], 1.0, &device);
+    Box::new(move || {
+        let output = model.forward(images.clone(), &Mode::Inference).expect("finite logits");
+        finish(output.predictions.logits, false);
+    })
+}
+
 /// A router and its experts.
-fn moe(router: RouterConfig, backward: bool) -> Box<dyn FnMut()> {
+fn moe(router: RouterConfig, backward: bool) -> Job {
     let device = device(backward);
     let mlp = mlp_config(Activation::GeluTanh);
     let config =
@@ -96,7 +133,7 @@ fn moe(router: RouterConfig, backward: bool) -> Box<dyn FnMut()> {
 
 /// A training step of pairs without its optimiser: two dense towers as open_clip's, or one tower with eight
 /// experts in every other block, K = 1, without a capacity.
-fn contrast(experts: bool) -> Box<dyn FnMut()> {
+fn contrast(experts: bool) -> Job {
     let device = device(true);
     let mut settings = vec![
         "resolution=32",
@@ -135,7 +172,7 @@ fn contrast(experts: bool) -> Box<dyn FnMut()> {
 }
 
 /// Pre-norm blocks of attention and MLP, as timm's.
-fn vit(backward: bool) -> Box<dyn FnMut()> {
+fn vit(backward: bool) -> Job {
     let device = device(backward);
     let x = random([IMAGES, TOKENS, WIDTH], 1.0, &device);
     let mlp = mlp_config(Activation::GeluErf);

@@ -7,7 +7,8 @@
 use rayon::prelude::*;
 
 use super::{
-    matrix::{Matrix, Write, multiply, multiply_strided},
+    matrix::Matrix,
+    product::{Write, multiply, multiply_strided},
     scratch::Scratch,
     simd,
 };
@@ -96,10 +97,7 @@ impl Shape {
                         );
                         let logs = &mut denominators[head * queries + first..][..count];
                         for (row, log_sum) in scores.chunks_exact_mut(keys).zip(logs) {
-                            let max = simd::max(row) * self.scale();
-                            let sum = simd::exp_shifted(row, self.scale(), max);
-                            simd::scale(row, 1.0 / sum);
-                            *log_sum = max + sum.ln();
+                            *log_sum = simd::softmax(row, self.scale());
                         }
                         let output = &mut output[first * features + head * width..];
                         let scores = Matrix::new(scores, count, keys);

@@ -3,31 +3,41 @@
 use rayon::prelude::*;
 
 use super::{
-    matrix::sum_of_rows,
     rows_per_task,
-    scratch::Scratch,
     simd::{self, multiversion},
 };
 
-multiversion! {
-    fn normalise(x: &[f32], gamma: &[f32], beta: &[f32], mean: f32, inverse: f32, y: &mut [f32]) {
-        for (((x, gamma), beta), y) in x.iter().zip(gamma).zip(beta).zip(y) {
-            *y = (x - mean) * inverse * gamma + beta;
+/// Partial sums of a row: two AVX-512 vectors.
+const LANES: usize = 32;
+
+/// Rows whose gradients of `γ` and `β` are summed by one task.
+const ROWS_PER_SUM: usize = 128;
+
+/// `Σ f(x)`, in a fixed order.
+#[inline(always)]
+fn sum_by_lanes(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let blocks = x.chunks_exact(LANES);
+    let rest: f32 = blocks.remainder().iter().map(|x| f(*x)).sum();
+    for block in blocks {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *lane += f(*x);
         }
     }
+    lanes.iter().sum::<f32>() + rest
 }
 
 multiversion! {
-    fn squared_distance(x: &[f32], mean: f32) -> f32 {
-        let mut lanes = [0.0_f32; 32];
-        let blocks = x.chunks_exact(32);
-        let rest: f32 = blocks.remainder().iter().map(|x| (x - mean) * (x - mean)).sum();
-        for block in blocks {
-            for (lane, x) in lanes.iter_mut().zip(block) {
-                *lane += (x - mean) * (x - mean);
-            }
+    /// One row; returns its mean and inverse deviation.
+    fn normalise(x: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32, y: &mut [f32]) -> [f32; 2] {
+        let width = x.len() as f32;
+        let mean = sum_by_lanes(x, |x| x) / width;
+        let variance = sum_by_lanes(x, |x| (x - mean) * (x - mean)) / width;
+        let inverse = 1.0 / (variance + epsilon).sqrt();
+        for (((x, gamma), beta), y) in x.iter().zip(gamma).zip(beta).zip(y) {
+            *y = (x - mean) * inverse * gamma + beta;
         }
-        lanes.iter().sum::<f32>() + rest
+        [mean, inverse]
     }
 }
 
@@ -52,31 +62,42 @@ pub(crate) fn forward(
         .for_each(|((y, x), moments)| {
             let rows = y.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(moments);
             for ((y, x), moments) in rows {
-                let mean = simd::sum(x) / width as f32;
-                let variance = squared_distance(x, mean) / width as f32;
-                let inverse = 1.0 / (variance + epsilon).sqrt();
-                normalise(x, gamma, beta, mean, inverse, y);
-                *moments = [mean, inverse];
+                *moments = normalise(x, gamma, beta, epsilon, y);
             }
         });
     (y, moments)
 }
 
 multiversion! {
-    /// `x̂`, `dy · x̂` and `dy · γ` of one row.
-    fn row_terms(x: &[f32], dy: &[f32], gamma: &[f32], moments: [f32; 2], dgamma: &mut [f32], dx: &mut [f32]) {
-        for ((((x, dy), gamma), dgamma), dx) in x.iter().zip(dy).zip(gamma).zip(dgamma).zip(dx) {
-            *dgamma = dy * (x - moments[0]) * moments[1];
+    /// The gradient of one row; `dgamma` and `dbeta` are added to.
+    fn row_gradient(
+        x: &[f32],
+        dy: &[f32],
+        gamma: &[f32],
+        moments: [f32; 2],
+        dx: &mut [f32],
+        dgamma: &mut [f32],
+        dbeta: &mut [f32],
+    ) {
+        let [mean, inverse] = moments;
+        for ((((x, dy), gamma), dx), (dgamma, dbeta)) in
+            x.iter().zip(dy).zip(gamma).zip(dx.iter_mut()).zip(dgamma.iter_mut().zip(dbeta))
+        {
             *dx = dy * gamma;
+            *dgamma += dy * ((x - mean) * inverse);
+            *dbeta += dy;
         }
-    }
-}
-
-multiversion! {
-    fn row_gradient(x: &[f32], moments: [f32; 2], mean: f32, projection: f32, dx: &mut [f32]) {
+        let width = x.len() as f32;
+        let shift = sum_by_lanes(dx, |dx| dx) / width;
+        let mut projection = [0.0_f32; LANES];
+        for (x, dx) in x.chunks(LANES).zip(dx.chunks(LANES)) {
+            for ((sum, x), dx) in projection.iter_mut().zip(x).zip(dx) {
+                *sum += dx * ((x - mean) * inverse);
+            }
+        }
+        let projection = projection.iter().sum::<f32>() / width;
         for (x, dx) in x.iter().zip(dx) {
-            let normal = (x - moments[0]) * moments[1];
-            *dx = (*dx - mean - normal * projection) * moments[1];
+            *dx = (*dx - shift - (x - mean) * inverse * projection) * inverse;
         }
     }
 }
@@ -90,23 +111,25 @@ pub(crate) fn backward(
 ) -> [Vec<f32>; 3] {
     let width = gamma.len();
     let mut dx = vec![0.0; x.len()];
-    let mut scaled = Scratch::new(x.len());
-    let per_task = rows_per_task(moments.len());
-    dx.par_chunks_mut(per_task * width)
-        .zip(scaled.par_chunks_mut(per_task * width))
-        .zip(x.par_chunks(per_task * width))
-        .zip(dy.par_chunks(per_task * width))
-        .zip(moments.par_chunks(per_task))
-        .for_each(|((((dx, scaled), x), dy), moments)| {
-            let rows = dx.chunks_exact_mut(width).zip(scaled.chunks_exact_mut(width));
-            let inputs = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(moments);
-            for ((dx, scaled), ((x, dy), moments)) in rows.zip(inputs) {
-                row_terms(x, dy, gamma, *moments, scaled, dx);
-                let mean = simd::sum(dx) / width as f32;
-                let projection = simd::dot(scaled, gamma) / width as f32;
-                row_gradient(x, *moments, mean, projection, dx);
+    // Parts of one size on any number of threads, so that the sums over rows have the same bits.
+    let sums: Vec<[Vec<f32>; 2]> = dx
+        .par_chunks_mut(ROWS_PER_SUM * width)
+        .zip(x.par_chunks(ROWS_PER_SUM * width))
+        .zip(dy.par_chunks(ROWS_PER_SUM * width))
+        .zip(moments.par_chunks(ROWS_PER_SUM))
+        .map(|(((dx, x), dy), moments)| {
+            let [mut dgamma, mut dbeta] = [vec![0.0; width], vec![0.0; width]];
+            let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(moments);
+            for (dx, ((x, dy), moments)) in dx.chunks_exact_mut(width).zip(rows) {
+                row_gradient(x, dy, gamma, *moments, dx, &mut dgamma, &mut dbeta);
             }
-        });
-    let dgamma = sum_of_rows(&scaled, width);
-    [dx, dgamma, sum_of_rows(dy, width)]
+            [dgamma, dbeta]
+        })
+        .collect();
+    let [mut dgamma, mut dbeta] = [vec![0.0; width], vec![0.0; width]];
+    for [of_gamma, of_beta] in &sums {
+        simd::add(&mut dgamma, of_gamma);
+        simd::add(&mut dbeta, of_beta);
+    }
+    [dx, dgamma, dbeta]
 }

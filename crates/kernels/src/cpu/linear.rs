@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 
 use super::{
-    matrix::{Matrix, Write, multiply, multiply_parallel, sum_of_rows},
+    matrix::{Matrix, sum_of_rows},
+    product::{Packed, Write, multiply_packed, multiply_parallel},
     rows_per_task, simd,
 };
 
@@ -17,16 +18,22 @@ pub(crate) fn forward(
 ) -> Vec<f32> {
     let rows = x.len() / inputs;
     let mut y = vec![0.0; rows * outputs];
-    let (x, weight) = (Matrix::new(x, rows, inputs), Matrix::new(weight, inputs, outputs));
-    let per_task = rows.div_ceil(rayon::current_num_threads()).max(rows_per_task(rows));
-    y.par_chunks_mut(per_task * outputs).enumerate().for_each(|(task, y)| {
-        let count = y.len() / outputs;
-        multiply(y, Write::Replace, x.slice_rows(task * per_task, count), weight);
-        if let Some(bias) = bias {
-            y.chunks_exact_mut(outputs).for_each(|row| simd::add(row, bias));
-        }
-    });
+    let weight = Packed::in_parallel(Matrix::new(weight, inputs, outputs));
+    by_rows(&mut y, Matrix::new(x, rows, inputs), &weight, outputs, bias);
     y
+}
+
+/// `y = x · weight + bias`, rows cut among the threads.
+fn by_rows(y: &mut [f32], x: Matrix, weight: &Packed, outputs: usize, bias: Option<&[f32]>) {
+    let per_task = rows_per_task(x.rows());
+    y.par_chunks_mut((per_task * outputs).max(1)).enumerate().for_each(|(task, y)| {
+        let x = x.slice_rows(task * per_task, y.len() / outputs);
+        multiply_packed(y, outputs, Write::Replace, x, weight, |_, y| {
+            if let Some(bias) = bias {
+                y.chunks_exact_mut(outputs).for_each(|row| simd::add(row, bias));
+            }
+        });
+    });
 }
 
 /// Gradients of `x`, `weight` and `bias`, as far as they are wanted.
@@ -42,7 +49,7 @@ pub(crate) fn backward(
     let gradient = Matrix::new(dy, rows, outputs);
     let dx = wanted[0].then(|| {
         let mut dx = vec![0.0; rows * inputs];
-        multiply_parallel(&mut dx, Write::Replace, gradient, weight.transposed());
+        by_rows(&mut dx, gradient, &Packed::in_parallel(weight.transposed()), inputs, None);
         dx
     });
     let dweight = wanted[1].then(|| {

@@ -24,6 +24,9 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// A buffer of `length` floats that hold whatever was there.
     pub(crate) fn new(length: usize) -> Self {
+        if length == 0 {
+            return Self { buffer: Vec::new(), length };
+        }
         let mut pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let fitting = |buffer: &Vec<f32>| (length..=2 * length + 4096).contains(&buffer.len());
         let best = (0..pool.len()).filter(|i| fitting(&pool[*i])).min_by_key(|i| pool[*i].len());
@@ -35,6 +38,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
         let mut pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let waiting: usize = pool.iter().map(Vec::len).sum();
         if waiting + self.buffer.len() <= MOST_WAITING {

@@ -86,21 +86,6 @@ multiversion! {
 }
 
 multiversion! {
-    /// `Σ a`, in a fixed order.
-    pub(crate) fn sum(a: &[f32]) -> f32 {
-        let mut lanes = [0.0_f32; LANES];
-        let blocks = a.chunks_exact(LANES);
-        let rest: f32 = blocks.remainder().iter().sum();
-        for a in blocks {
-            for (lane, a) in lanes.iter_mut().zip(a) {
-                *lane += a;
-            }
-        }
-        lanes.iter().sum::<f32>() + rest
-    }
-}
-
-multiversion! {
     /// `y += factor · x`.
     pub(crate) fn add_scaled(y: &mut [f32], factor: f32, x: &[f32]) {
         for (y, x) in y.iter_mut().zip(x) {
@@ -119,37 +104,40 @@ multiversion! {
 }
 
 multiversion! {
-    /// The largest value, `-∞` for none.
-    pub(crate) fn max(a: &[f32]) -> f32 {
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        let blocks = a.chunks_exact(LANES);
-        let rest = blocks.remainder().iter().fold(f32::NEG_INFINITY, |max, a| if *a > max { *a } else { max });
-        for a in blocks {
-            for (lane, a) in lanes.iter_mut().zip(a) {
-                *lane = if *a > *lane { *a } else { *lane };
-            }
+    /// `row = exp(scale · row - shift)`.
+    pub(crate) fn exp_shifted(row: &mut [f32], scale: f32, shift: f32) {
+        for value in row.iter_mut() {
+            let exponent = scale * *value - shift;
+            *value = if exponent < -87.0 { 0.0 } else { exp(exponent) };
         }
-        lanes.iter().fold(rest, |max, a| if *a > max { *a } else { max })
     }
 }
 
 multiversion! {
-    /// `row = exp(scale · row - shift)`; returns the sum.
-    pub(crate) fn exp_shifted(row: &mut [f32], scale: f32, shift: f32) -> f32 {
-        for value in row.iter_mut() {
-            // A probability below e^-87 is none.
-            let exponent = scale * *value - shift;
-            *value = if exponent < -87.0 { 0.0 } else { exp(exponent) };
-        }
-        let mut lanes = [0.0_f32; LANES];
-        let blocks = row.chunks_exact(LANES);
-        let rest: f32 = blocks.remainder().iter().sum();
-        for block in blocks {
+    /// `row = softmax(scale · row)` for a scale above zero; returns the logarithm of the denominator.
+    pub(crate) fn softmax(row: &mut [f32], scale: f32) -> f32 {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        for block in row.chunks(LANES) {
             for (lane, value) in lanes.iter_mut().zip(block) {
-                *lane += value;
+                *lane = if *value > *lane { *value } else { *lane };
             }
         }
-        lanes.iter().sum::<f32>() + rest
+        let shift = scale * lanes.iter().fold(f32::NEG_INFINITY, |max, a| if *a > max { *a } else { max });
+        let mut lanes = [0.0_f32; LANES];
+        for block in row.chunks_mut(LANES) {
+            for (lane, value) in lanes.iter_mut().zip(block) {
+                let exponent = scale * *value - shift;
+                // A probability below e^-87 is none.
+                *value = if exponent < -87.0 { 0.0 } else { exp(exponent) };
+                *lane += *value;
+            }
+        }
+        let sum = lanes.iter().sum::<f32>();
+        let factor = 1.0 / sum;
+        for value in row.iter_mut() {
+            *value *= factor;
+        }
+        shift + sum.ln()
     }
 }
 
@@ -208,8 +196,21 @@ mod tests {
             let a: Vec<f32> = (0..length).map(|i| i as f32).collect();
             let ones = vec![1.0; length];
             let expected: f32 = a.iter().sum();
-            assert_eq!((sum(&a), dot(&a, &ones)), (expected, expected));
-            assert_eq!(max(&a), if length == 0 { f32::NEG_INFINITY } else { length as f32 - 1.0 });
+            assert_eq!(dot(&a, &ones), expected);
+        }
+    }
+
+    #[test]
+    fn softmax_is_what_it_is_defined_as() {
+        for length in [1, 31, 32, 33, 100] {
+            let values: Vec<f32> = (0..length).map(|i| ((i * 37) % 11) as f32 - 5.0).collect();
+            let mut row = values.clone();
+            let log_sum = softmax(&mut row, 0.5);
+            let sum: f64 = values.iter().map(|x| (0.5 * f64::from(*x)).exp()).sum();
+            assert!((f64::from(log_sum) - sum.ln()).abs() < 1e-5);
+            for (p, x) in row.iter().zip(&values) {
+                assert!((f64::from(*p) - (0.5 * f64::from(*x)).exp() / sum).abs() < 1e-6);
+            }
         }
     }
 }

@@ -83,7 +83,9 @@ impl Shards {
         each: impl Fn(T) -> R + Send + Sync + Copy,
     ) -> Vec<R> {
         if self.lanes.is_empty() {
-            return parts.into_iter().map(each).collect();
+            // On a thread of the pool: work that is cut up then begins where it is, without waking another
+            // thread and waiting for it.
+            return rayon::scope(|_| parts.into_iter().map(each).collect());
         }
         let mut found = Vec::with_capacity(parts.len());
         let mut parts = parts.into_iter();

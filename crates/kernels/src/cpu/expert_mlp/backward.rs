@@ -5,13 +5,14 @@
 //! one task does both for one expert while its hidden rows are still in cache; where there are few,
 //! as in a dense layer, all tiles go first and the products of the weights are cut among the threads.
 
-use std::{cmp::Reverse, ops::Range};
+use std::cmp::Reverse;
 
 use rayon::prelude::*;
 
 use super::{Experts, Sizes, Tile, rows_per_tile, split, split_or_empty};
 use crate::cpu::{
-    matrix::{Matrix, Write, multiply, multiply_parallel},
+    matrix::Matrix,
+    product::{Packed, Write, multiply, multiply_packed, multiply_parallel},
     scratch::Scratch,
     simd,
 };
@@ -115,16 +116,18 @@ impl Experts<'_> {
         tasks.sort_by_key(|((tile, _), _)| Reverse(tile.rows.len()));
         tasks.into_par_iter().with_max_len(1).for_each(
             |((tile, (tokens_part, weights)), ((up, down), (up_bias, down_bias)))| {
-                let count = tile.rows.len();
-                let mut output_copy = self.routes.room_for_copy(count, outputs);
-                let mut input_copy = self.routes.room_for_copy(count, inputs);
-                let mut dhidden = Scratch::new(count * hidden);
-                let mut activated = Scratch::new(count * hidden);
-                let rows = self.routes.gather(doutput, outputs, &tile.rows, &mut output_copy);
+                let Tile { expert, rows } = tile;
+                let mut dhidden = Scratch::new(rows.len() * hidden);
+                let mut activated = Scratch::new(rows.len() * hidden);
+                let weights_of_expert = [
+                    &Packed::new(self.down(*expert).transposed()),
+                    &Packed::new(self.up(*expert).transposed()),
+                ];
                 self.tile_backward(
                     tile,
+                    weights_of_expert,
                     before,
-                    rows,
+                    doutput,
                     TileGradients {
                         hidden: &mut dhidden,
                         activated: &mut activated,
@@ -134,16 +137,15 @@ impl Experts<'_> {
                         down_bias,
                     },
                 );
-                let dhidden = Matrix::new(&dhidden, count, hidden);
                 if !down.is_empty() {
-                    let activated = Matrix::new(&activated, count, hidden);
-                    let rows = Matrix::new(rows, count, outputs);
-                    multiply(down, Write::Replace, activated.transposed(), rows);
+                    let activated = Matrix::new(&activated, rows.len(), hidden);
+                    let doutput = self.routes.of_rows(doutput, outputs, rows);
+                    multiply(down, Write::Replace, activated.transposed(), doutput);
                 }
                 if !up.is_empty() {
-                    let rows = self.routes.gather(tokens, inputs, &tile.rows, &mut input_copy);
-                    let rows = Matrix::new(rows, count, inputs);
-                    multiply(up, Write::Replace, rows.transposed(), dhidden);
+                    let dhidden = Matrix::new(&dhidden, rows.len(), hidden);
+                    let tokens = self.routes.of_rows(tokens, inputs, rows);
+                    multiply(up, Write::Replace, tokens.transposed(), dhidden);
                 }
             },
         );
@@ -157,6 +159,8 @@ impl Experts<'_> {
         let tiles = self.routes.tiles(rows_per_tile(rows));
         let mut dhidden = Scratch::new(rows * hidden);
         let mut activated = Scratch::new(rows * hidden);
+        let down = self.packed(|expert| self.down(expert).transposed());
+        let up = self.packed(|expert| self.up(expert).transposed());
         let biases: Vec<(Vec<f32>, Vec<f32>)> = tiles
             .par_iter()
             .zip(split(&tiles, &mut dhidden, hidden))
@@ -165,8 +169,6 @@ impl Experts<'_> {
             .zip(split(&tiles, dweights, 1))
             .with_max_len(1)
             .map(|((((tile, dhidden), activated), dtokens), dweights)| {
-                let mut copy = self.routes.room_for_copy(tile.rows.len(), outputs);
-                let rows = self.routes.gather(doutput, outputs, &tile.rows, &mut copy);
                 let (mut up_bias, mut down_bias) = (vec![0.0; hidden], vec![0.0; outputs]);
                 let gradients = TileGradients {
                     hidden: dhidden,
@@ -176,7 +178,9 @@ impl Experts<'_> {
                     up_bias: &mut up_bias,
                     down_bias: &mut down_bias,
                 };
-                self.tile_backward(tile, before, rows, gradients);
+                if let (Some(down), Some(up)) = (&down[tile.expert], &up[tile.expert]) {
+                    self.tile_backward(tile, [down, up], before, doutput, gradients);
+                }
                 (up_bias, down_bias)
             })
             .collect();
@@ -186,67 +190,68 @@ impl Experts<'_> {
             simd::add(&mut down[tile.expert * outputs..][..outputs], &down_bias);
         }
         for Tile { expert, rows } in self.routes.tiles(usize::MAX) {
-            let count = rows.len();
-            let of_rows = |values, width: usize| -> Matrix {
+            let hidden_rows = |values| -> Matrix {
                 let values: &[f32] = values;
-                Matrix::new(&values[rows.start * width..rows.end * width], count, width)
+                Matrix::new(&values[rows.start * hidden..rows.end * hidden], rows.len(), hidden)
             };
             if !parameters.up.is_empty() {
-                let mut copy = self.routes.room_for_copy(count, inputs);
-                let input = self.routes.gather(tokens, inputs, &rows, &mut copy);
-                let input = Matrix::new(input, count, inputs).transposed();
+                let tokens = self.routes.of_rows(tokens, inputs, &rows).transposed();
                 let up = &mut parameters.up[expert * inputs * hidden..][..inputs * hidden];
-                multiply_parallel(up, Write::Replace, input, of_rows(&dhidden, hidden));
+                multiply_parallel(up, Write::Replace, tokens, hidden_rows(&dhidden));
             }
             if !parameters.down.is_empty() {
-                let mut copy = self.routes.room_for_copy(count, outputs);
-                let gradient = self.routes.gather(doutput, outputs, &rows, &mut copy);
-                let gradient = Matrix::new(gradient, count, outputs);
+                let doutput = self.routes.of_rows(doutput, outputs, &rows);
                 let down = &mut parameters.down[expert * hidden * outputs..][..hidden * outputs];
-                let activated = of_rows(&activated, hidden).transposed();
-                multiply_parallel(down, Write::Replace, activated, gradient);
+                let activated = hidden_rows(&activated).transposed();
+                multiply_parallel(down, Write::Replace, activated, doutput);
             }
         }
     }
 
     /// One tile backwards, up to the gradients of the weight matrices.
     ///
-    /// - `before`: the hidden rows of all tiles, `doutput`: the output gradient of this tile's rows
+    /// - `down`, `up`: the expert's matrices, transposed; `before`: the hidden rows of all tiles;
+    ///   `doutput`: `[n_tokens, outputs]`
     fn tile_backward(
         &self,
-        tile: &Tile,
+        Tile { expert, rows }: &Tile,
+        [down, up]: [&Packed; 2],
         before: &[f32],
         doutput: &[f32],
         gradients: TileGradients,
     ) {
-        let Sizes { hidden, outputs, .. } = self.sizes;
-        let Tile { expert, rows } = tile;
+        let Sizes { inputs, hidden, outputs } = self.sizes;
         let TileGradients { hidden: dhidden, activated, tokens, weights, up_bias, down_bias } =
             gradients;
-        let gradient = Matrix::new(doutput, rows.len(), outputs);
-        multiply(dhidden, Write::Replace, gradient, self.down(*expert).transposed());
-        self.drop_out(dhidden, rows);
+        let doutput = self.routes.of_rows(doutput, outputs, rows);
         let bias = self.down_bias(*expert);
-        for (i, row) in rows.clone().enumerate() {
-            let of_row = |width: usize| -> Range<usize> { i * width..(i + 1) * width };
-            let before = &before[row * hidden..][..hidden];
-            let (dhidden, activated) =
-                (&mut dhidden[of_row(hidden)], &mut activated[of_row(hidden)]);
-            let doutput = &doutput[of_row(outputs)];
-            let weight = self.routes.weight(row);
-            let through = self.activation.backward(before, activated, dhidden);
-            weights[i] = through + simd::dot(bias, doutput);
-            if self.routes.weights.is_some() {
-                simd::scale(dhidden, weight);
-                simd::scale(activated, weight);
+        multiply_packed(dhidden, hidden, Write::Replace, doutput, down, |first, dhidden| {
+            let drop_out = |values: &mut [f32]| {
+                let first = rows.start + first;
+                self.drop_out(values, &(first..rows.end));
+            };
+            drop_out(dhidden);
+            let activated = &mut activated[first * hidden..][..dhidden.len()];
+            let of_rows = dhidden.chunks_exact_mut(hidden).zip(activated.chunks_exact_mut(hidden));
+            for (i, (dhidden, activated)) in (first..).zip(of_rows) {
+                let row = rows.start + i;
+                let before = &before[row * hidden..][..hidden];
+                let doutput = doutput.stored(i);
+                let weight = self.routes.weight(row);
+                let through = self.activation.backward(before, activated, dhidden);
+                weights[i] = through + simd::dot(bias, doutput);
+                if self.routes.weights.is_some() {
+                    simd::scale(dhidden, weight);
+                    simd::scale(activated, weight);
+                }
+                simd::add(up_bias, dhidden);
+                simd::add_scaled(down_bias, weight, doutput);
             }
-            simd::add(up_bias, dhidden);
-            simd::add_scaled(down_bias, weight, doutput);
-        }
-        self.drop_out(activated, rows);
+            drop_out(activated);
+        });
         if !tokens.is_empty() {
             let dhidden = Matrix::new(dhidden, rows.len(), hidden);
-            multiply(tokens, Write::Replace, dhidden, self.up(*expert).transposed());
+            multiply_packed(tokens, inputs, Write::Replace, dhidden, up, |_, _| {});
         }
     }
 }

@@ -15,7 +15,8 @@ use rayon::prelude::*;
 use super::{
     activation::Activation,
     dropout::Dropout,
-    matrix::{Matrix, Write, multiply},
+    matrix::Matrix,
+    product::{Packed, Write, multiply_packed},
     scratch::Scratch,
     simd,
 };
@@ -102,33 +103,15 @@ impl<'a> Routes<'a> {
         tiles
     }
 
-    /// The rows' tokens as a matrix: the tokens themselves where rows are tokens, else a copy.
-    fn gather<'b>(
-        &self,
-        values: &'b [f32],
-        width: usize,
-        rows: &Range<usize>,
-        copy: &'b mut [f32],
-    ) -> &'b [f32] {
+    /// `values` of the tokens of some rows, `[rows, width]`, where they lie.
+    fn of_rows<'b>(&self, values: &'b [f32], width: usize, rows: &Range<usize>) -> Matrix<'b>
+    where
+        'a: 'b,
+    {
         match self.tokens {
-            None => &values[rows.start * width..rows.end * width],
-            Some(tokens) if consecutive(&tokens[rows.clone()]) => {
-                let first = tokens.get(rows.start).map_or(0, |token| *token as usize);
-                &values[first * width..][..rows.len() * width]
-            }
-            Some(tokens) => {
-                let copy = &mut copy[..rows.len() * width];
-                for (row, token) in copy.chunks_exact_mut(width).zip(&tokens[rows.clone()]) {
-                    row.copy_from_slice(&values[*token as usize * width..][..width]);
-                }
-                copy
-            }
+            None => Matrix::new(&values[rows.start * width..rows.end * width], rows.len(), width),
+            Some(tokens) => Matrix::picked(values, width, &tokens[rows.clone()]),
         }
-    }
-
-    /// Room for [`gather`](Self::gather) to copy `count` rows, if rows are ever copied.
-    fn room_for_copy(&self, count: usize, width: usize) -> Scratch {
-        Scratch::new(if self.tokens.is_some() { count * width } else { 0 })
     }
 
     /// `[n_tokens, width]`: for every token the sum of its rows, weighted if `weighted`.
@@ -155,16 +138,11 @@ impl<'a> Routes<'a> {
     }
 }
 
-/// Whether the rows of a tile lie next to each other already, as those of one image do.
-fn consecutive(tokens: &[u32]) -> bool {
-    tokens.windows(2).all(|pair| pair[0] + 1 == pair[1])
-}
-
-/// Rows of a tile: large enough that a product amortises the packing of the expert's weights, small
-/// enough that every thread has several tiles.
+/// Rows of a tile: few enough that hidden rows stay in cache between the products, and that every
+/// thread has several tiles.
 fn rows_per_tile(rows: usize) -> usize {
-    const SMALLEST: usize = 128;
-    const LARGEST: usize = 1024;
+    const SMALLEST: usize = 48;
+    const LARGEST: usize = 144;
     (rows / (4 * rayon::current_num_threads())).clamp(SMALLEST, LARGEST)
 }
 
@@ -217,35 +195,73 @@ impl Experts<'_> {
         }
     }
 
+    /// A matrix of every expert in panels; nothing for experts without rows.
+    fn packed<'m>(&self, matrix: impl Fn(usize) -> Matrix<'m> + Sync) -> Vec<Option<Packed>> {
+        let experts = 0..self.routes.n_experts();
+        let of_expert = |expert: usize| {
+            let busy = !self.routes.of_expert(expert).is_empty();
+            busy.then(|| Packed::in_parallel(matrix(expert)))
+        };
+        experts.into_par_iter().map(of_expert).collect()
+    }
+
     /// - `tokens`: `[n_tokens, inputs]`
     /// - returns: `[n_tokens, outputs]`, and if `keep` the hidden rows before the activation,
     ///   `[rows, hidden]`, for the backward pass
     pub(crate) fn forward(&self, tokens: &[f32], keep: bool) -> (Vec<f32>, Option<Scratch>) {
-        let Sizes { inputs, hidden, outputs } = self.sizes;
+        let Sizes { hidden, outputs, .. } = self.sizes;
         let rows = self.routes.n_rows();
         let tiles = self.routes.tiles(rows_per_tile(rows));
-        let mut results = Scratch::new(rows * outputs);
+        let (up, down) = (self.packed(|e| self.up(e)), self.packed(|e| self.down(e)));
         let mut kept = Scratch::new(if keep { rows * hidden } else { 0 });
-        tiles
-            .par_iter()
-            .zip(split(&tiles, &mut results, outputs))
-            .zip(split_or_empty(&tiles, &mut kept, hidden))
-            .with_max_len(1)
-            .for_each(|((Tile { expert, rows }, results), kept)| {
-                let mut copy = self.routes.room_for_copy(rows.len(), inputs);
-                let input = self.routes.gather(tokens, inputs, rows, &mut copy);
-                let input = Matrix::new(input, rows.len(), inputs);
-                let mut activated = Scratch::new(rows.len() * hidden);
-                let mut own = Scratch::new(if kept.is_empty() { rows.len() * hidden } else { 0 });
-                let before = if kept.is_empty() { &mut *own } else { kept };
-                multiply(before, Write::Replace, input, self.up(*expert));
-                self.activation.forward_biased(before, self.up_bias(*expert), &mut activated);
-                self.drop_out(&mut activated, rows);
-                let activated = Matrix::new(&activated, rows.len(), hidden);
-                multiply(results, Write::Replace, activated, self.down(*expert));
-                let bias = self.down_bias(*expert);
-                results.chunks_exact_mut(outputs).for_each(|row| simd::add(row, bias));
-            });
-        (self.routes.collect(results, outputs, true), keep.then_some(kept))
+        let mut run = |results: &mut [f32]| {
+            tiles
+                .par_iter()
+                .zip(split(&tiles, results, outputs))
+                .zip(split_or_empty(&tiles, &mut kept, hidden))
+                .with_max_len(1)
+                .for_each(|((tile, results), kept)| {
+                    let weights = [&up[tile.expert], &down[tile.expert]];
+                    self.tile_forward(tile, tokens, weights, kept, results);
+                });
+        };
+        let output = if self.routes.tokens.is_none() {
+            let mut output = vec![0.0; rows * outputs];
+            run(&mut output);
+            output
+        } else {
+            let mut results = Scratch::new(rows * outputs);
+            run(&mut results);
+            self.routes.collect(results, outputs, true)
+        };
+        (output, keep.then_some(kept))
+    }
+
+    /// One tile: `results` are its outputs, `kept` its hidden rows before the activation, if there is
+    /// room for them.
+    fn tile_forward(
+        &self,
+        Tile { expert, rows }: &Tile,
+        tokens: &[f32],
+        [up, down]: [&Option<Packed>; 2],
+        kept: &mut [f32],
+        results: &mut [f32],
+    ) {
+        let (Some(up), Some(down)) = (up, down) else { return };
+        let Sizes { inputs, hidden, outputs } = self.sizes;
+        let input = self.routes.of_rows(tokens, inputs, rows);
+        let mut activated = Scratch::new(rows.len() * hidden);
+        let mut own = Scratch::new(if kept.is_empty() { rows.len() * hidden } else { 0 });
+        let before = if kept.is_empty() { &mut *own } else { kept };
+        multiply_packed(before, hidden, Write::Replace, input, up, |first, before| {
+            let activated = &mut activated[first * hidden..][..before.len()];
+            self.activation.forward_biased(before, self.up_bias(*expert), activated);
+        });
+        self.drop_out(&mut activated, rows);
+        let activated = Matrix::new(&activated, rows.len(), hidden);
+        let bias = self.down_bias(*expert);
+        multiply_packed(results, outputs, Write::Replace, activated, down, |_, results| {
+            results.chunks_exact_mut(outputs).for_each(|row| simd::add(row, bias));
+        });
     }
 }

@@ -1,0 +1,146 @@
+//! Operands in the order in which the kernel reads them.
+//!
+//! A panel of the right operand is as wide as a tile, its rows one after another, and what lies beyond
+//! the last column is zero. A panel of a left operand that is stored by columns has the rows of a tile
+//! side by side.
+
+use super::kernel::ROWS;
+use crate::cpu::{matrix::Matrix, simd};
+
+/// Rows `from..from + depth` of `right`, and its columns from `column` on, into panels.
+///
+/// - `panels`: `[panels, depth, width]`
+pub(super) fn right_panels(
+    right: Matrix,
+    from: usize,
+    depth: usize,
+    column: usize,
+    width: usize,
+    panels: &mut [f32],
+) {
+    if right.is_transposed() {
+        transposed_panels(right, from, depth, column, width, panels);
+    } else {
+        copied_panels(right, from, depth, column, width, panels);
+    }
+}
+
+simd::multiversion! {
+    /// Panels of a matrix that is stored by rows: row by row, as memory likes it.
+    fn copied_panels(right: Matrix, from: usize, depth: usize, column: usize, width: usize, panels: &mut [f32]) {
+        let size = depth * width;
+        let columns = right.columns() - column;
+        for row in 0..depth {
+            let values = &right.stored(from + row)[column..];
+            let places = panels.chunks_exact_mut(size);
+            for (panel, place) in places.enumerate() {
+                let first = panel * width;
+                let place = &mut place[row * width..][..width];
+                let count = width.min(columns - first);
+                // Of known length, it is copied by vectors.
+                match (<&mut [f32; 16]>::try_from(&mut *place), values[first..].first_chunk()) {
+                    (Ok(place), Some(values)) => *place = *values,
+                    _ => {
+                        place[..count].copy_from_slice(&values[first..first + count]);
+                        place[count..].fill(0.0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Panels of a matrix that is stored by columns, squares of eight by eight at a time.
+fn transposed_panels(
+    right: Matrix,
+    from: usize,
+    depth: usize,
+    column: usize,
+    width: usize,
+    panels: &mut [f32],
+) {
+    let columns = right.columns();
+    for (panel, place) in panels.chunks_exact_mut(depth * width).enumerate() {
+        let first = column + panel * width;
+        for block in (0..width).step_by(8) {
+            let count = columns.saturating_sub(first + block).min(8).min(width - block);
+            let rows: [&[f32]; 8] = std::array::from_fn(|i| match i < count {
+                true => &right.stored(first + block + i)[from..from + depth],
+                false => &[][..],
+            });
+            match simd::level() {
+                #[cfg(target_arch = "x86_64")]
+                simd::Level::Avx2 | simd::Level::Avx512 if count == 8 => {
+                    // SAFETY: this machine has AVX2, and the function checks its slices.
+                    unsafe { transpose_by_vectors(rows, width, &mut place[block..]) };
+                }
+                _ => {
+                    for row in 0..depth {
+                        let place = &mut place[row * width + block..];
+                        for (to, values) in place.iter_mut().zip(&rows).take(8.min(width - block)) {
+                            *to = values.get(row).copied().unwrap_or(0.0);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Eight rows of equal lengths as eight columns of `place`, whose rows are `stride` apart.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn transpose_by_vectors(rows: [&[f32]; 8], stride: usize, place: &mut [f32]) {
+    use std::arch::x86_64::*;
+    let depth = rows[0].len();
+    assert!(rows.iter().all(|row| row.len() == depth), "transpose: equal rows");
+    assert!(depth == 0 || place.len() >= (depth - 1) * stride + 8, "transpose: room");
+    let whole = depth - depth % 8;
+    for first in (0..whole).step_by(8) {
+        // SAFETY: `first + 8 <= depth`, the length of every row.
+        let r = rows.map(|row| unsafe { _mm256_loadu_ps(row.as_ptr().add(first)) });
+        let pair =
+            |i: usize| [_mm256_unpacklo_ps(r[i], r[i + 1]), _mm256_unpackhi_ps(r[i], r[i + 1])];
+        let [[a0, a1], [a2, a3], [a4, a5], [a6, a7]] = [pair(0), pair(2), pair(4), pair(6)];
+        let low = |a, b| _mm256_shuffle_ps::<0b01_00_01_00>(a, b);
+        let high = |a, b| _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+        let upper = [low(a0, a2), high(a0, a2), low(a1, a3), high(a1, a3)];
+        let lower = [low(a4, a6), high(a4, a6), low(a5, a7), high(a5, a7)];
+        for i in 0..4 {
+            let near = _mm256_permute2f128_ps::<0x20>(upper[i], lower[i]);
+            let far = _mm256_permute2f128_ps::<0x31>(upper[i], lower[i]);
+            // SAFETY: rows `first..first + 8` of the place have eight values, as asserted.
+            unsafe {
+                _mm256_storeu_ps(place.as_mut_ptr().add((first + i) * stride), near);
+                _mm256_storeu_ps(place.as_mut_ptr().add((first + i + 4) * stride), far);
+            }
+        }
+    }
+    for row in whole..depth {
+        for (to, values) in place[row * stride..].iter_mut().zip(&rows) {
+            *to = values[row];
+        }
+    }
+}
+
+simd::multiversion! {
+    /// Rows `row..` of a left operand that is stored by columns, over its columns from `from`, a tile
+    /// of rows after the other.
+    ///
+    /// - `panels`: `[tiles, depth, ROWS]`; what lies beyond the last row is left as it was
+    pub(super) fn left_panels(left: Matrix, from: usize, depth: usize, panels: &mut [f32]) {
+        let rows = left.rows();
+        for column in 0..depth {
+            let values = &left.stored(from + column)[..rows];
+            let places = panels.chunks_exact_mut(depth * ROWS);
+            let tiles = values.chunks(ROWS);
+            for (values, place) in tiles.zip(places) {
+                let place = &mut place[column * ROWS..][..ROWS];
+                match (<&mut [f32; ROWS]>::try_from(&mut *place), values.first_chunk()) {
+                    (Ok(place), Some(values)) => *place = *values,
+                    _ => place[..values.len()].copy_from_slice(values),
+                }
+            }
+        }
+    }
+}
