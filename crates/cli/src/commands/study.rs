@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use omma_base::{Resolution, files::write_atomically};
 use omma_data::formats::whole_name;
 use omma_eval::{
     Evaluation,
     compare::{Comparison, Table, read_evaluation},
-    report::{comparison_page, write_report},
+    report::{study_page, write_report},
 };
 use omma_model::{ModelConfig, apply_settings, checkpoint};
 use serde::Serialize;
@@ -18,7 +18,7 @@ use crate::{
     interrupt::{Interrupted, on_signals},
     jobs::{Job, Jobs, OnFailure, cores, log_of},
     names::slug,
-    study::{Options, STUDIES, Study, StudySystem, has_looked_at},
+    study::{Options, STUDIES, Study, StudySystem, has_looked_at, learning_curves},
     subject::{ood_meanings, ood_name, ood_sets},
     table::{note, say, say_json, short, table, table_of},
 };
@@ -140,7 +140,9 @@ impl StudyCommand {
             for seed in system.seeds(number, seeds) {
                 let out = study.start_folder(folder, system, seed);
                 // What was interrupted is made again.
-                let words = ["upcycle", "--force", "--seed"].map(str::to_owned).into_iter();
+                let start = study.upcycle_start.to_possible_value().expect("no start is hidden");
+                let words = ["upcycle", "--force", "--start", start.get_name(), "--seed"];
+                let words = words.map(str::to_owned).into_iter();
                 let paths = [init, &out].map(|path| path.display().to_string());
                 let mut arguments: Vec<String> =
                     words.chain([seed.to_string()]).chain(paths).collect();
@@ -283,7 +285,11 @@ impl StudyCommand {
             None => format!("Study {}", study.name),
             Some(data) => format!("Study {}, judged by {data}", study.name),
         };
-        let page = comparison_page(&comparison, &title, &study.about);
+        let curves = match study.curves.is_empty() {
+            true => None,
+            false => Some(learning_curves(&self.curves(study, folder))?),
+        };
+        let page = study_page(&comparison, &title, &study.about, curves.as_deref());
         write_report(&place, "study", &page, &comparison)?;
         let markdown = place.join("table.md");
         write_atomically(&markdown, |file| std::fs::write(file, comparison.markdown()))
@@ -296,6 +302,16 @@ impl StudyCommand {
         }
         comparison.verdicts().iter().try_for_each(say)?;
         say(format!("report: {}", place.join("study.html").display()))
+    }
+
+    /// The runs of the systems whose learning is drawn.
+    fn curves<'a>(&self, study: &'a Study, folder: &Path) -> Vec<(&'a str, Vec<PathBuf>)> {
+        let drawn = study.systems.iter().filter(|system| study.curves.contains(&system.label));
+        let runs = |system: &'a StudySystem| {
+            let runs = (0..self.seeds(study)).map(|seed| study.run_folder(folder, system, seed));
+            (system.label.as_str(), runs.collect())
+        };
+        drawn.map(runs).collect()
     }
 
     fn show_plan(&self, study: &Study) -> Result<()> {

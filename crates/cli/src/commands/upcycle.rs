@@ -11,6 +11,7 @@ use omma_model::{
     systems::{self, Upcycling, step_zero_difference, upcycle},
 };
 
+use serde::Deserialize;
 use serde_json::json;
 
 use super::{check_output, load_any, note_margin, save, written};
@@ -55,9 +56,12 @@ pub(crate) struct Upcycle {
     json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Start {
+/// What experts start as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Start {
     /// The new model says what the dense one says
+    #[default]
     Equal,
     /// Every expert is a copy of the dense network
     Copies,

@@ -14,7 +14,7 @@ use omma_base::{
 use omma_train::{Recipe, recipe::check_name};
 use serde::{Deserialize, Serialize};
 
-use crate::names::slug;
+use crate::{commands::upcycle::Start, names::slug};
 
 /// Names, and files by their names, of the studies in `studies/`.
 pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[
@@ -78,6 +78,12 @@ pub(crate) struct Study {
     /// Whether all systems begin from a checkpoint, which the user gives.
     #[serde(default)]
     pub(crate) from_checkpoint: bool,
+    /// What upcycled experts start as.
+    #[serde(default)]
+    pub(crate) upcycle_start: Start,
+    /// The systems whose losses are drawn step by step, by their labels.
+    #[serde(default)]
+    pub(crate) curves: Vec<String>,
     pub(crate) systems: Vec<StudySystem>,
     /// All files of the study, by their names.
     #[serde(skip)]
@@ -191,6 +197,10 @@ impl Study {
         }
         if study.systems.iter().all(|system| system.label != study.baseline) {
             bail!("{STUDY}: the baseline \"{}\" is none of the systems", study.baseline);
+        }
+        let unknown = |label: &&String| study.systems.iter().all(|system| system.label != **label);
+        if let Some(label) = study.curves.iter().find(unknown) {
+            bail!("{STUDY}: \"{label}\" of curves is none of the systems");
         }
         Ok(study)
     }
@@ -388,17 +398,25 @@ mod tests {
         assert_eq!(starts.len(), sparse.len(), "they differ in their experts");
     }
 
-    /// Paper 003 §6.1 (0.01) and §6.2 (0.001).
+    /// Paper 003 §3.1 and eq. 1, §6.1 (0.01) and §6.2 (0.001).
     #[test]
-    fn studies_of_vimoe_balance_as_paper_003_does() {
+    fn studies_of_vimoe_have_the_experts_of_paper_003() {
         for (name, weight) in [("vimoe", "0.01"), ("vimoe-segment", "0.001")] {
             let study = Study::find(name).unwrap();
+            assert_eq!(study.upcycle_start, Start::Copies);
             let sparse = study.systems.iter().filter(|system| !system.upcycle.is_empty());
-            let losses = [("balance", weight), ("importance", "0"), ("load", "0")];
-            let losses = losses.map(|(loss, weight)| format!("moe.{loss}_loss={weight}"));
+            let balance = format!("moe.balance_loss={weight}");
+            let settings = [
+                &balance,
+                "moe.importance_loss=0",
+                "moe.load_loss=0",
+                "moe.noise=0",
+                "moe.capacity_ratio=none",
+                "moe.k=1",
+            ];
             for system in sparse {
-                let said = |loss: &String| system.upcycle.contains(loss);
-                assert!(losses.iter().all(said), "{}: {:?}", system.label, system.upcycle);
+                let said = |setting: &&str| system.upcycle.iter().any(|own| own == setting);
+                assert!(settings.iter().all(said), "{}: {:?}", system.label, system.upcycle);
             }
         }
     }

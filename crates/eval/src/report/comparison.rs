@@ -10,6 +10,16 @@ use crate::{
 
 /// The table of all systems, the fronts of quality against cost, gains and the grid.
 pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Report {
+    study_page(comparison, title, about, None)
+}
+
+/// The same with a figure of how the systems learned.
+pub fn study_page(
+    comparison: &Comparison,
+    title: &str,
+    about: &str,
+    curves: Option<&str>,
+) -> Report {
     let mut figures = fronts(comparison);
     let mut page = with_table(
         Page::new(title, about).section("Systems").text(
@@ -72,6 +82,11 @@ pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Rep
             .table(&["K", "M", "NLL", "GFLOPs", "log gain"], &grid_rows(grid))
             .figures(lines.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
         figures.extend(lines);
+    }
+    if let Some(curves) = curves {
+        let text = "The loss of training, means over seeds with their standard errors.";
+        page = page.section("Learning").text(text).figures([curves.to_owned()]);
+        figures.push(("curves".to_owned(), curves.to_owned()));
     }
     if !comparison.notes.is_empty() {
         let page_with = page.section("Not compared");

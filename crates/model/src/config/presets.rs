@@ -2,7 +2,7 @@
 
 use omma_base::{Resolution, nearest};
 use omma_kernels::Activation;
-use omma_routing::{Loss, LossTerm, Pool, RouterConfig, Scope};
+use omma_routing::{Allocation, Loss, LossTerm, Pool, RouterConfig, Scope, TokenChoice};
 
 use super::{
     ClassifierConfig, ContrastConfig, EncoderConfig, HeadConfig, ImageConfig, ModelConfig,
@@ -96,11 +96,11 @@ pub fn preset(name: &str) -> Result<ModelConfig> {
             }
         }
         "vimoe" => {
+            // Eq. 1 and §6.1: weighted by the gate, without noise and without a capacity.
             let router = RouterConfig {
-                noise: 0.0,
                 losses: vec![LossTerm::new(Loss::Balance, 0.01)],
                 scope: Scope::Image { decided_by: 0 },
-                ..RouterConfig::softmax_token_choice(8, 1)
+                ..RouterConfig::new(8, Allocation::TokenChoice(TokenChoice::dropless(1)))
             };
             let placement = Placement::Tail(2);
             let moe = MoeConfig { placement, shared_expert: true, ..MoeConfig::new(router) };

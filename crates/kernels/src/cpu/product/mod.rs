@@ -253,7 +253,7 @@ impl LeftBlock {
         if let Some(stride) = a.stride()
             && rows * inner.len() <= Self::COLUMNS_IN_PLACE
         {
-            let first = a.slice_columns(inner.start, inner.len()).stored(0);
+            let first = a.slice_columns(inner.start, inner.len()).values();
             for (tile, rows) in tiles.iter_mut().zip(tile_rows) {
                 tile.step = stride;
                 for (to, row) in tile.rows.iter_mut().zip(rows) {
@@ -387,9 +387,8 @@ unsafe fn multiply_at(
                     let column = panel * width;
                     let right = match in_place {
                         Some(stride) if panel < packed_from => {
-                            let rows = b.slice_rows(inner.start, inner.len());
-                            let first = &rows.stored(0)[first_column + column..];
-                            Panel { first: first.as_ptr(), stride }
+                            let rows = b.slice_rows(inner.start, inner.len()).values();
+                            Panel { first: rows[first_column + column..].as_ptr(), stride }
                         }
                         _ => Panel {
                             first: packed[(panel - packed_from) * size..][..size].as_ptr(),
