@@ -9,7 +9,7 @@ use omma_data::formats::whole_name;
 use omma_eval::{
     Evaluation,
     compare::{Comparison, Table, read_evaluation},
-    report::{study_page, write_report},
+    report::{StudyFigure, study_page, write_report},
 };
 use omma_model::{ModelConfig, apply_settings, checkpoint};
 use serde::Serialize;
@@ -285,11 +285,12 @@ impl StudyCommand {
             None => format!("Study {}", study.name),
             Some(data) => format!("Study {}, judged by {data}", study.name),
         };
-        let curves = match study.curves.is_empty() {
-            true => None,
-            false => Some(learning_curves(&self.curves(study, folder))?),
-        };
-        let page = study_page(&comparison, &title, &study.about, curves.as_deref());
+        let scans = study.scans.iter().map(|scan| scan.figure(&comparison));
+        let mut own: Vec<StudyFigure> = scans.collect();
+        if !study.curves.is_empty() {
+            own.push(learning_curves(&self.curves(study, folder))?);
+        }
+        let page = study_page(&comparison, &title, &study.about, &own);
         write_report(&place, "study", &page, &comparison)?;
         let markdown = place.join("table.md");
         write_atomically(&markdown, |file| std::fs::write(file, comparison.markdown()))

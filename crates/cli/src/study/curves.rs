@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
+use omma_eval::{metrics::Estimate, report::StudyFigure};
 use omma_report::{Lines, Series};
 use omma_train::{
     logs::{Record, read_records},
@@ -13,7 +14,7 @@ use omma_train::{
 };
 
 /// A figure of the losses of training: for every system its name and the runs of its seeds.
-pub(crate) fn learning_curves(systems: &[(&str, Vec<PathBuf>)]) -> Result<String> {
+pub(crate) fn learning_curves(systems: &[(&str, Vec<PathBuf>)]) -> Result<StudyFigure> {
     let mut series = Vec::new();
     for (label, runs) in systems {
         let losses = runs.iter().map(|run| losses(run)).collect::<Result<Vec<_>>>()?;
@@ -26,7 +27,12 @@ pub(crate) fn learning_curves(systems: &[(&str, Vec<PathBuf>)]) -> Result<String
         series,
         ..Lines::default()
     };
-    Ok(lines.svg())
+    Ok(StudyFigure {
+        name: "curves".to_owned(),
+        section: "Learning".to_owned(),
+        text: "The loss of training, means over seeds with their standard errors.".to_owned(),
+        svg: lines.svg(),
+    })
 }
 
 /// The mean loss of every log interval of a run, by its last step.
@@ -42,19 +48,12 @@ fn losses(run: &Path) -> Result<BTreeMap<u64, f64>> {
 
 /// Means over runs with standard errors, at the steps that all of them have.
 fn mean(label: &str, runs: &[BTreeMap<u64, f64>]) -> Series {
-    let (mut points, mut errors) = (Vec::new(), Vec::new());
     let steps = runs.first().into_iter().flat_map(BTreeMap::keys);
-    for step in steps {
-        let values = runs.iter().map(|run| run.get(step).copied());
-        let Some(values) = values.collect::<Option<Vec<f64>>>() else { continue };
-        let count = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        points.push((*step as f64, mean));
-        errors.push((squares / (count - 1.0).max(1.0) / count).sqrt());
-    }
-    let error = (runs.len() > 1).then_some(errors);
-    Series { error, ..Series::new(label, points) }
+    let means = steps.filter_map(|step| {
+        let losses: Option<Vec<f64>> = runs.iter().map(|run| run.get(step).copied()).collect();
+        Some((*step as f64, Estimate::of(&losses?)))
+    });
+    super::line(label, means)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use omma_base::{
 use omma_train::{Recipe, recipe::check_name};
 use serde::{Deserialize, Serialize};
 
+use super::scans::Scan;
 use crate::{commands::upcycle::Start, names::slug};
 
 /// Names, and files by their names, of the studies in `studies/`.
@@ -84,6 +85,9 @@ pub(crate) struct Study {
     /// The systems whose losses are drawn step by step, by their labels.
     #[serde(default)]
     pub(crate) curves: Vec<String>,
+    /// Figures of scores over a setting.
+    #[serde(default)]
+    pub(crate) scans: Vec<Scan>,
     pub(crate) systems: Vec<StudySystem>,
     /// All files of the study, by their names.
     #[serde(skip)]
@@ -202,6 +206,8 @@ impl Study {
         if let Some(label) = study.curves.iter().find(unknown) {
             bail!("{STUDY}: \"{label}\" of curves is none of the systems");
         }
+        let known = |label: &str| study.systems.iter().any(|system| system.label == label);
+        study.scans.iter().try_for_each(|scan| scan.check(known)).context(STUDY)?;
         Ok(study)
     }
 

@@ -10,15 +10,28 @@ use crate::{
 
 /// The table of all systems, the fronts of quality against cost, gains and the grid.
 pub fn comparison_page(comparison: &Comparison, title: &str, about: &str) -> Report {
-    study_page(comparison, title, about, None)
+    study_page(comparison, title, about, &[])
 }
 
-/// The same with a figure of how the systems learned.
+/// A figure that a study has of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StudyFigure {
+    /// Its file, without the ending.
+    pub name: String,
+    /// What its section of the page is called.
+    pub section: String,
+    /// What it shows.
+    pub text: String,
+    /// The figure.
+    pub svg: String,
+}
+
+/// [`comparison_page`] with a study's own figures.
 pub fn study_page(
     comparison: &Comparison,
     title: &str,
     about: &str,
-    curves: Option<&str>,
+    own: &[StudyFigure],
 ) -> Report {
     let mut figures = fronts(comparison);
     let mut page = with_table(
@@ -83,10 +96,9 @@ pub fn study_page(
             .figures(lines.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
         figures.extend(lines);
     }
-    if let Some(curves) = curves {
-        let text = "The loss of training, means over seeds with their standard errors.";
-        page = page.section("Learning").text(text).figures([curves.to_owned()]);
-        figures.push(("curves".to_owned(), curves.to_owned()));
+    for StudyFigure { name, section, text, svg } in own {
+        page = page.section(section).text(text).figures([svg.clone()]);
+        figures.push((name.clone(), svg.clone()));
     }
     if !comparison.notes.is_empty() {
         let page_with = page.section("Not compared");

@@ -14,7 +14,7 @@ use omma_report::Page;
 
 pub(crate) use self::pictures::experts as expert_pictures;
 pub use self::{
-    comparison::{comparison_page, study_page},
+    comparison::{StudyFigure, comparison_page, study_page},
     evaluation::{evaluation_page, evaluation_page_with},
     files::{write_evaluation, write_report},
     pictures::{add_contrast, add_pictures, add_segmentation},

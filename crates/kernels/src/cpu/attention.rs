@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::{
     matrix::Matrix,
-    product::{Write, multiply, multiply_strided},
+    product::{ROWS, Write, multiply, multiply_strided},
     scratch::Scratch,
     simd,
 };
@@ -53,59 +53,68 @@ impl Shape {
         self.heads * self.width
     }
 
-    /// Probabilities of a block of queries, `[block, keys]`, in place of their scores.
-    fn probabilities(
-        &self,
-        scores: &mut [f32],
-        queries: Matrix,
-        keys: Matrix,
-        denominators: &[f32],
-    ) {
-        multiply(scores, Write::Replace, queries, keys.transposed());
-        for (row, log_sum) in scores.chunks_exact_mut(self.keys).zip(denominators) {
-            simd::exp_shifted(row, self.scale(), *log_sum);
+    /// Queries of an image that one task handles: all of them where there are images enough for all threads.
+    fn queries_per_task(&self) -> usize {
+        let tasks = 2 * rayon::current_num_threads();
+        match self.batch >= tasks {
+            true => self.queries,
+            false => self.queries.div_ceil(tasks.div_ceil(self.batch)).next_multiple_of(ROWS),
         }
     }
 
-    /// - returns: `[batch, queries, features]`, and the log denominators, `[batch, heads, queries]`
+    /// - returns: `[batch, queries, features]`, and the log denominators, `[batch, queries, heads]`
     pub(crate) fn forward(&self, [q, k, v]: [Rows; 3]) -> (Vec<f32>, Vec<f32>) {
         let Self { queries, keys, heads, width, .. } = *self;
         let features = self.features();
         let mut output = vec![0.0; self.batch * queries * features];
-        let mut denominators = vec![0.0; self.batch * heads * queries];
-        if queries == 0 || keys == 0 {
+        let mut denominators = vec![0.0; self.batch * queries * heads];
+        if output.is_empty() || keys == 0 {
             return (output, denominators);
         }
-        output
+        let per_task = self.queries_per_task();
+        let images = output
             .par_chunks_mut(queries * features)
-            .zip(denominators.par_chunks_mut(heads * queries))
-            .enumerate()
-            .for_each(|(image, (output, denominators))| {
-                let mut scores = Scratch::new(QUERIES_PER_BLOCK.min(queries) * keys);
+            .zip(denominators.par_chunks_mut(queries * heads));
+        images.enumerate().for_each(|(image, (output, denominators))| {
+            let tasks = output
+                .par_chunks_mut(per_task * features)
+                .zip(denominators.par_chunks_mut(per_task * heads));
+            tasks.enumerate().for_each(|(task, (output, denominators))| {
+                let count = output.len() / features;
                 for head in 0..heads {
-                    let q = q.head(queries, image, head, width);
+                    let q = q.head(queries, image, head, width).slice_rows(task * per_task, count);
                     let k = k.head(keys, image, head, width);
                     let v = v.head(keys, image, head, width);
-                    for first in (0..queries).step_by(QUERIES_PER_BLOCK) {
-                        let count = QUERIES_PER_BLOCK.min(queries - first);
-                        let scores = &mut scores[..count * keys];
-                        multiply(
-                            scores,
-                            Write::Replace,
-                            q.slice_rows(first, count),
-                            k.transposed(),
-                        );
-                        let logs = &mut denominators[head * queries + first..][..count];
-                        for (row, log_sum) in scores.chunks_exact_mut(keys).zip(logs) {
-                            *log_sum = simd::softmax(row, self.scale());
-                        }
-                        let output = &mut output[first * features + head * width..];
-                        let scores = Matrix::new(scores, count, keys);
-                        multiply_strided(output, features, Write::Replace, scores, v);
-                    }
+                    let logs = denominators[head..].iter_mut().step_by(heads);
+                    self.head_forward([q, k, v], &mut output[head * width..], logs);
                 }
             });
+        });
         (output, denominators)
+    }
+
+    /// One head of some queries.
+    ///
+    /// - `output`: rows of all heads, of which the first `width` columns are written
+    fn head_forward<'a>(
+        &self,
+        [q, k, v]: [Matrix; 3],
+        output: &mut [f32],
+        mut logs: impl Iterator<Item = &'a mut f32>,
+    ) {
+        let (queries, features) = (q.rows(), self.features());
+        let mut scores = Scratch::new(QUERIES_PER_BLOCK.min(queries) * self.keys);
+        for first in (0..queries).step_by(QUERIES_PER_BLOCK) {
+            let count = QUERIES_PER_BLOCK.min(queries - first);
+            let scores = &mut scores[..count * self.keys];
+            multiply(scores, Write::Replace, q.slice_rows(first, count), k.transposed());
+            for (row, log_sum) in scores.chunks_exact_mut(self.keys).zip(&mut logs) {
+                *log_sum = simd::softmax(row, self.scale());
+            }
+            let output = &mut output[first * features..];
+            let scores = Matrix::new(scores, count, self.keys);
+            multiply_strided(output, features, Write::Replace, scores, v);
+        }
     }
 
     /// Writes the gradients of queries, keys and values into the sinks, one per image.
@@ -136,9 +145,12 @@ impl Shape {
                 for first in (0..queries).step_by(QUERIES_PER_BLOCK) {
                     let count = QUERIES_PER_BLOCK.min(queries - first);
                     let (p, dp) = (&mut p[..count * keys], &mut dp[..count * keys]);
-                    let logs = &denominators[(image * heads + head) * queries + first..][..count];
                     let (q, d) = (q.slice_rows(first, count), doutput.slice_rows(first, count));
-                    self.probabilities(p, q, k, logs);
+                    multiply(p, Write::Replace, q, k.transposed());
+                    let logs = denominators[(image * queries + first) * heads + head..].iter();
+                    for (row, log_sum) in p.chunks_exact_mut(keys).zip(logs.step_by(heads)) {
+                        simd::exp_shifted(row, self.scale(), *log_sum);
+                    }
                     multiply(dp, Write::Replace, d, v.transposed());
                     let write = if first == 0 { Write::Replace } else { Write::Add };
                     let probabilities = Matrix::new(p, count, keys);

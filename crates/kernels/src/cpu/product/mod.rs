@@ -35,8 +35,9 @@ const BLOCK_ROWS: usize = 24 * ROWS;
 /// Columns of a block of a product that packs its right operand on the way.
 const BLOCK_COLUMNS: usize = 512;
 
-/// Up to this many rows, a right operand that is stored by rows is read in place.
-const ROWS_IN_PLACE: usize = 16 * ROWS;
+/// A right operand that is stored by rows is read in place if it has at most this many values: it stays
+/// in the first cache, whatever the distance of its rows.
+const VALUES_IN_PLACE: usize = 4 << 10;
 
 /// What a product does to what was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -363,7 +364,7 @@ unsafe fn multiply_at(
         }
         return;
     }
-    let in_place = b.stride().filter(|_| !b.is_transposed() && m <= ROWS_IN_PLACE);
+    let in_place = b.stride().filter(|_| !b.is_transposed() && depth * n <= VALUES_IN_PLACE);
     for first_column in (0..n).step_by(BLOCK_COLUMNS) {
         let n = BLOCK_COLUMNS.min(n - first_column);
         let panels = n.div_ceil(width);

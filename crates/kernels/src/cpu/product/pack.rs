@@ -26,24 +26,48 @@ pub(super) fn right_panels(
 }
 
 simd::multiversion! {
-    /// Panels of a matrix that is stored by rows: row by row, as memory likes it.
+    /// Panels of a matrix that is stored by rows.
     fn copied_panels(right: Matrix, from: usize, depth: usize, column: usize, width: usize, panels: &mut [f32]) {
-        let size = depth * width;
-        let columns = right.columns() - column;
-        for row in 0..depth {
-            let values = &right.stored(from + row)[column..];
-            let places = panels.chunks_exact_mut(size);
-            for (panel, place) in places.enumerate() {
-                let first = panel * width;
-                let place = &mut place[row * width..][..width];
-                let count = width.min(columns - first);
-                // Of known length, it is copied by vectors.
-                match (<&mut [f32; 16]>::try_from(&mut *place), values[first..].first_chunk()) {
-                    (Ok(place), Some(values)) => *place = *values,
-                    _ => {
-                        place[..count].copy_from_slice(&values[first..first + count]);
-                        place[count..].fill(0.0);
-                    }
+        match width {
+            16 => copied::<16>(right, from, depth, column, panels),
+            32 => copied::<32>(right, from, depth, column, panels),
+            // The library's one panel.
+            _ => {
+                for (row, place) in panels.chunks_exact_mut(width).enumerate() {
+                    place.copy_from_slice(&right.stored(from + row)[column..]);
+                }
+            }
+        }
+    }
+}
+
+/// Some rows at a time, so that reads go along them and writes along the panels.
+#[inline(always)]
+fn copied<const WIDTH: usize>(
+    right: Matrix,
+    from: usize,
+    depth: usize,
+    column: usize,
+    panels: &mut [f32],
+) {
+    const ROWS: usize = 8;
+    let whole = (right.columns() - column) / WIDTH;
+    for first in (0..depth).step_by(ROWS) {
+        let count = ROWS.min(depth - first);
+        // Whole panels of every row, and what is left of it.
+        let rows: [(&[[f32; WIDTH]], &[f32]); ROWS] =
+            std::array::from_fn(|row| match row < count {
+                true => right.stored(from + first + row)[column..].as_chunks(),
+                false => (&[][..], &[][..]),
+            });
+        for (panel, place) in panels.chunks_exact_mut(depth * WIDTH).enumerate() {
+            let (places, _) = place[first * WIDTH..][..count * WIDTH].as_chunks_mut::<WIDTH>();
+            for (place, (values, rest)) in places.iter_mut().zip(rows) {
+                if panel < whole {
+                    *place = values[panel];
+                } else {
+                    place.fill(0.0);
+                    place[..rest.len()].copy_from_slice(rest);
                 }
             }
         }
@@ -124,21 +148,25 @@ fn transpose_by_vectors(rows: [&[f32]; 8], stride: usize, place: &mut [f32]) {
 }
 
 simd::multiversion! {
-    /// Rows `row..` of a left operand that is stored by columns, over its columns from `from`, a tile
-    /// of rows after the other.
+    /// A left operand that is stored by columns, over its columns from `from`, a tile of rows after the
+    /// other.
     ///
     /// - `panels`: `[tiles, depth, ROWS]`; what lies beyond the last row is left as it was
     pub(super) fn left_panels(left: Matrix, from: usize, depth: usize, panels: &mut [f32]) {
+        /// Columns that are read at a time: they stay in the first cache while all tiles take their part.
+        const COLUMNS: usize = 32;
         let rows = left.rows();
-        for column in 0..depth {
-            let values = &left.stored(from + column)[..rows];
-            let places = panels.chunks_exact_mut(depth * ROWS);
-            let tiles = values.chunks(ROWS);
-            for (values, place) in tiles.zip(places) {
-                let place = &mut place[column * ROWS..][..ROWS];
-                match (<&mut [f32; ROWS]>::try_from(&mut *place), values.first_chunk()) {
-                    (Ok(place), Some(values)) => *place = *values,
-                    _ => place[..values.len()].copy_from_slice(values),
+        for first in (0..depth).step_by(COLUMNS) {
+            let count = COLUMNS.min(depth - first);
+            for (tile, place) in panels.chunks_exact_mut(depth * ROWS).enumerate() {
+                let row = tile * ROWS;
+                let place = &mut place[first * ROWS..][..count * ROWS];
+                for (column, place) in place.as_chunks_mut::<ROWS>().0.iter_mut().enumerate() {
+                    let values = &left.stored(from + first + column)[row..rows];
+                    match values.first_chunk() {
+                        Some(values) => *place = *values,
+                        None => place[..values.len()].copy_from_slice(values),
+                    }
                 }
             }
         }

@@ -140,7 +140,7 @@ fn products_of_several_blocks_are_too() {
             // More rows, columns and depth than a block has, and none a multiple of a tile.
             check(engine, [BLOCK_ROWS + 7, DEPTH + 1, 35], storage, storage, Write::Replace, 0);
             check(engine, [5, 9, BLOCK_COLUMNS + 19], storage, storage, Write::Add, 1);
-            check(engine, [ROWS_IN_PLACE + 1, 2 * DEPTH + 3, 17], storage, storage, Write::Add, 0);
+            check(engine, [ROWS + 1, 2 * DEPTH + 3, 17], storage, storage, Write::Add, 0);
         }
     }
 }
