@@ -20,6 +20,7 @@ mod screen;
 mod search;
 mod study;
 mod subject;
+mod subset;
 mod sweep;
 mod table;
 mod watch;

@@ -53,8 +53,8 @@ pub enum Kind {
     Retrieval,
     /// A class for every pixel.
     Segmentation,
-    /// Nothing in this workspace answers for it yet.
-    NotYet,
+    /// Some experts of a soft router.
+    SoftSubset,
 }
 
 /// Words of a description, and the kind they mean.
@@ -83,8 +83,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("Text-to-image and image-to-text recall", Kind::Retrieval),
     ("Zero-shot classifier", Kind::ZeroShot),
     ("Linear segmentation head", Kind::Segmentation),
-    // Not yet: subsets of soft experts.
-    ("Best subset of a Soft MoE's experts", Kind::NotYet),
+    ("Best subset of a Soft MoE's experts", Kind::SoftSubset),
 ];
 
 impl Kind {
@@ -95,7 +94,7 @@ impl Kind {
         kind.unwrap_or_else(|| panic!("nothing answers for \"{description}\"")).1
     }
 
-    /// Whether the case is about routing, rather than about models, training, metrics or nothing yet.
+    /// Whether the case is about routing, rather than about models, training or metrics.
     pub fn is_routing(self) -> bool {
         let others = [
             Self::VisionMoe,
@@ -111,7 +110,7 @@ impl Kind {
             Self::ZeroShot,
             Self::Retrieval,
             Self::Segmentation,
-            Self::NotYet,
+            Self::SoftSubset,
         ];
         !others.contains(&self)
     }

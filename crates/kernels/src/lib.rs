@@ -14,7 +14,7 @@
 //! | [`linear`] | product and bias |
 //! | [`layer_norm`] | statistics, normalisation and affine map |
 //! | [`self_attention`], [`attention`] | scores, softmax, mixing, without a tensor of scores |
-//! | [`gelu`] | both forms, vectorised |
+//! | [`activate`] | GELU in both forms and ReLU, vectorised |
 //!
 //! # Machines
 //!
@@ -29,11 +29,11 @@
 //! This is the only crate of the workspace with `unsafe` code: the products, the calls of functions
 //! compiled for a detected instruction set, and the allocator.
 
+mod activate;
 mod attention;
 mod cpu;
 mod expert_mlp;
 mod fused;
-mod gelu;
 mod layer_norm;
 mod linear;
 pub mod memory;
@@ -42,10 +42,10 @@ mod mlp;
 pub mod portable;
 mod soft_moe;
 
+pub use activate::activate;
 pub use attention::{attention, self_attention};
 pub use cpu::{activation::Activation, dropout::Dropout};
 pub use expert_mlp::{Dispatch, ExpertParameters, expert_mlp};
-pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use mixing::{Mixing, mix};

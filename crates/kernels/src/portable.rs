@@ -7,8 +7,8 @@ use burn::tensor::{
 
 use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing};
 
-/// [`crate::gelu`].
-pub fn gelu<const R: usize>(x: Tensor<R>, form: Activation) -> Tensor<R> {
+/// [`crate::activate`].
+pub fn activate<const R: usize>(x: Tensor<R>, form: Activation) -> Tensor<R> {
     match form {
         // Burn's own derivative of this form is off by 3e-4 on GPUs.
         Activation::GeluErf => {
@@ -16,6 +16,7 @@ pub fn gelu<const R: usize>(x: Tensor<R>, form: Activation) -> Tensor<R> {
             x * twice_probability * 0.5
         }
         Activation::GeluTanh => activation::gelu_approximate(x),
+        Activation::Relu => activation::relu(x),
     }
 }
 
@@ -56,7 +57,7 @@ pub fn mlp<const R: usize>(
     form: Activation,
     dropout: Option<Dropout>,
 ) -> Tensor<R> {
-    let hidden = gelu(linear(x, up.0, Some(up.1)), form);
+    let hidden = activate(linear(x, up.0, Some(up.1)), form);
     linear(drop_out(hidden, dropout, 0), down.0, Some(down.1))
 }
 
@@ -137,7 +138,7 @@ pub fn expert_mlp(
         };
         let before = inputs.clone().narrow(0, start, end - start).matmul(matrix(&parameters.up))
             + parameters.up_bias.clone().narrow(0, e, 1);
-        let activated = drop_out(gelu(before, form), dropout, start * hidden);
+        let activated = drop_out(activate(before, form), dropout, start * hidden);
         activated.matmul(matrix(&parameters.down)) + parameters.down_bias.clone().narrow(0, e, 1)
     });
     let results = Tensor::cat(results.collect(), 0) * weights.unsqueeze_dim(1);

@@ -1,6 +1,6 @@
 //! Soft MoE: slots, experts, mixing.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing, expert_mlp, mix};
 
@@ -32,15 +32,35 @@ pub fn soft_moe(
         let known = run.iter().flatten().all(|expert| *expert < experts);
         assert!(known, "soft_moe: experts to run are below {experts}");
     }
-    let runs = |group: usize, expert: usize| run.is_none_or(|run| run[group].contains(&expert));
+    // Where every group has as many experts, only their slots are mixed and combined.
+    let alike = |run: &&[Vec<usize>]| {
+        let first = run.first().map_or(0, Vec::len);
+        first > 0 && run.iter().all(|experts| experts.len() == first)
+    };
+    let chosen = run.filter(alike);
+    let (dispatch, combine) = match chosen {
+        Some(run) => {
+            let index = columns_of(run, slots, size, &dispatch.device());
+            (dispatch.gather(2, index.clone()), combine.gather(2, index))
+        }
+        None => (dispatch, combine),
+    };
+    let place = |group: usize, expert: usize| match (chosen, run) {
+        (Some(run), _) => run[group].iter().position(|other| *other == expert),
+        (None, Some(run)) => run[group].contains(&expert).then_some(expert),
+        (None, None) => Some(expert),
+    };
 
+    let [_, _, columns] = dispatch.dims();
     let inputs = mix(dispatch, tokens, Mixing::ToSlots).reshape([groups * columns, width]);
     let mut offsets = vec![0];
     let mut rows = Vec::with_capacity(groups * columns);
     for expert in 0..experts {
-        for group in (0..groups).filter(|group| runs(*group, expert)) {
-            let first = group * columns + expert * slots;
-            rows.extend((first..first + slots).map(|row| row as u32));
+        for group in 0..groups {
+            if let Some(place) = place(group, expert) {
+                let first = group * columns + place * slots;
+                rows.extend((first..first + slots).map(|row| row as u32));
+            }
         }
         offsets.push(rows.len());
     }
@@ -49,4 +69,19 @@ pub fn soft_moe(
     let outputs = expert_mlp(inputs, weights, parameters, &routes, activation, dropout);
     let [_, width] = outputs.dims();
     mix(combine, outputs.reshape([groups, columns, width]), Mixing::ToTokens)
+}
+
+/// `[G, S, k · P]`: for every token of a group the columns of its experts' slots.
+fn columns_of(run: &[Vec<usize>], slots: usize, size: usize, device: &Device) -> Tensor<3, Int> {
+    let chosen = run.first().map_or(0, Vec::len);
+    let mut index: Vec<i32> = Vec::with_capacity(run.len() * size * chosen * slots);
+    for experts in run {
+        let first = index.len();
+        let columns = experts.iter().flat_map(|expert| expert * slots..(expert + 1) * slots);
+        index.extend(columns.map(|column| column as i32));
+        for _ in 1..size {
+            index.extend_from_within(first..first + chosen * slots);
+        }
+    }
+    Tensor::from_data(TensorData::new(index, [run.len(), size, chosen * slots]), device)
 }

@@ -9,14 +9,14 @@
 use burn::tensor::DeviceKind;
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_kernels::{
-    Activation, Dispatch, Dropout, ExpertParameters, Mixing, attention, expert_mlp, gelu,
+    Activation, Dispatch, Dropout, ExpertParameters, Mixing, activate, attention, expert_mlp,
     layer_norm, linear, mix, mlp, portable, self_attention, soft_moe,
 };
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-const FORMS: [Activation; 2] = [Activation::GeluErf, Activation::GeluTanh];
+const FORMS: [Activation; 3] = [Activation::GeluErf, Activation::GeluTanh, Activation::Relu];
 
 /// An input of any rank, flattened.
 #[derive(Debug, Clone)]
@@ -150,15 +150,15 @@ fn assert_finite_differences<const R: usize>(leaves: &[Leaf], f: &dyn Fn(&Inputs
 }
 
 #[test]
-fn gelu_in_both_forms() {
+fn nonlinearities() {
     for form in FORMS {
         for shape in [vec![1, 1], vec![3, 37], vec![0, 4]] {
             let leaves = [Leaf::random(&shape, 1)];
-            assert_twins(&leaves, &|x| gelu(x.get::<2>(0), form), &|x| {
-                portable::gelu(x.get::<2>(0), form)
+            assert_twins(&leaves, &|x| activate(x.get::<2>(0), form), &|x| {
+                portable::activate(x.get::<2>(0), form)
             });
         }
-        assert_finite_differences(&[Leaf::random(&[2, 5], 2)], &|x| gelu(x.get::<2>(0), form));
+        assert_finite_differences(&[Leaf::random(&[2, 5], 2)], &|x| activate(x.get::<2>(0), form));
     }
 }
 
@@ -413,7 +413,7 @@ fn soft_experts_all_or_some() {
                         stack.narrow(0, expert, 1).reshape([rows, columns])
                     };
                     let ExpertParameters { up, up_bias, down, down_bias } = parameters(x);
-                    let hidden = portable::gelu(
+                    let hidden = portable::activate(
                         inputs.matmul(of(up)) + up_bias.narrow(0, expert, 1),
                         Activation::GeluTanh,
                     );
@@ -450,11 +450,12 @@ fn with_and_without_a_graph() {
     let on = |device: &Device| {
         Tensor::<2>::from_data(TensorData::new(leaf.values.clone(), [6, 4]), device)
     };
-    let plain: Vec<f32> = gelu(on(&Device::flex()), Activation::GeluErf).try_into_vec_as().unwrap();
+    let plain: Vec<f32> =
+        activate(on(&Device::flex()), Activation::GeluErf).try_into_vec_as().unwrap();
     let checkpointed = Device::flex().autodiff().gradient_checkpointing();
     let x = on(&checkpointed).require_grad();
     let weight = Tensor::<2>::ones([4, 3], &checkpointed);
-    let y = gelu(x.clone(), Activation::GeluErf);
+    let y = activate(x.clone(), Activation::GeluErf);
     let values: Vec<f32> = y.clone().try_into_vec_as().unwrap();
     assert_eq!(plain, values);
     let gradients = linear(y, weight, None).sum().backward();

@@ -207,10 +207,7 @@ fn the_mnist_network_of_paper_004_has_its_parameters() {
     let (width, experts, slots, classes) = (14 * 14, 4, 1, 10);
     let layer = omma_model::MoeLayerConfig {
         router: omma_routing::RouterConfig {
-            allocation: omma_routing::Allocation::Soft(omma_routing::Soft {
-                slots,
-                normalised: false,
-            }),
+            allocation: omma_routing::Allocation::Soft(omma_routing::Soft::new(slots, false)),
             ..omma_routing::RouterConfig::soft(experts, slots)
         },
         mlp: omma_model::MlpConfig {

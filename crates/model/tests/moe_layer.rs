@@ -4,10 +4,10 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor, TensorData},
 };
-use omma_model::{Activation, ExpertStart, MlpConfig, MoeLayer, MoeLayerConfig};
+use omma_model::{Activation, ExpertStart, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput};
 use omma_routing::{
     Allocation, Context, Grouping, Layout, Pool, PruneMode, Pruning, RouterConfig, RoutingError,
-    Scope, Seed, TokenChoice,
+    Scope, Seed, Soft, SubsetChoice, TokenChoice,
 };
 use rand::RngExt;
 
@@ -94,22 +94,48 @@ fn a_shared_expert_sees_every_token() {
     assert_close(&with, &(routed + shared.forward(x, None)));
 }
 
-/// Running some experts of a pruned soft layer means those experts, not their columns.
+/// Some experts of a soft layer, pruned or not: as many as asked for, and those that do not serve give
+/// nothing. Training runs all.
 #[test]
-fn a_soft_layer_runs_the_experts_it_is_told_to() {
-    let layout = Layout::new(2, 5);
-    let pruned = Pruning { experts: vec![1], mode: PruneMode::Drop, ..Pruning::default() };
-    let layer = layer(RouterConfig { pruning: pruned, ..RouterConfig::soft(4, 2) }, false, 0.0);
+fn a_soft_layer_runs_some_of_its_experts() {
+    let layout = Layout::new(3, 5);
     let x = tokens(layout.rows());
-    let routing = layer.router.route(x.clone(), &Context::inference(layout.clone())).unwrap();
-    let plan = routing.plan.as_soft().unwrap();
-    let run = |experts: &[usize]| {
-        let run = vec![experts.to_vec(); 2];
-        layer.experts.forward_soft(x.clone(), plan, Some(&run), None)
-    };
-    let all = layer.experts.forward_soft(x.clone(), plan, None, None);
-    assert_close(&(run(&[0]) + run(&[1, 2]) + run(&[3])), &all);
-    assert_close(&run(&[1]), &all.zeros_like());
+    for gone in [vec![], vec![1]] {
+        let live = 4 - gone.len();
+        let pruning =
+            Pruning { experts: gone.clone(), mode: PruneMode::Drop, ..Pruning::default() };
+        let all = RouterConfig { pruning, ..RouterConfig::soft(4, 2) };
+        let some = |subset, subset_choice| {
+            let Allocation::Soft(soft) = all.allocation else { panic!("it is soft") };
+            let soft = Soft { subset: Some(subset), subset_choice, ..soft };
+            RouterConfig { allocation: Allocation::Soft(soft), ..all.clone() }
+        };
+        let whole = layer(all.clone(), false, 0.0);
+        let inference = Context::inference(layout.clone());
+        let output = whole.forward(x.clone(), &inference, None).unwrap().output;
+        // Best and least share no expert, so their outputs add up to that of all.
+        let best = layer(some(live - 1, SubsetChoice::Best), false, 0.0);
+        let least = layer(some(1, SubsetChoice::Least), false, 0.0);
+        let [best, least] = [best, least].map(|layer| {
+            let trained = Context::training(layout.clone(), Seed::new(1));
+            let trained = layer.forward(x.clone(), &trained, None).unwrap();
+            assert!(trained.routing.plan.as_soft().unwrap().run().is_none());
+            layer.forward(x.clone(), &inference, None).unwrap()
+        });
+        let serving = |output: &MoeOutput| -> Vec<Vec<usize>> {
+            output.routing.plan.as_soft().unwrap().run().unwrap().to_vec()
+        };
+        for (best, least) in serving(&best).iter().zip(&serving(&least)) {
+            let mut both = [best.as_slice(), least].concat();
+            both.sort_unstable();
+            let there: Vec<usize> = (0..4).filter(|expert| !gone.contains(expert)).collect();
+            assert_eq!(both, there);
+        }
+        assert_close(&(best.output + least.output), &output);
+        // As many as there are are all.
+        let most = layer(some(live, SubsetChoice::Best), false, 0.0);
+        assert_close(&most.forward(x.clone(), &inference, None).unwrap().output, &output);
+    }
 }
 
 #[test]

@@ -163,7 +163,7 @@ impl RouterConfig {
     pub fn soft(experts: usize, slots: usize) -> Self {
         Self {
             grouping: Grouping::Images(1),
-            ..Self::new(experts, Allocation::Soft(Soft { slots, normalised: true }))
+            ..Self::new(experts, Allocation::Soft(Soft::new(slots, true)))
         }
     }
 

@@ -77,6 +77,10 @@ pub enum RoutingError {
     #[error("soft routing needs at least one slot per expert")]
     NoSlots,
 
+    /// A subset that cannot serve.
+    #[error("a subset of {subset} experts: it has at least one, and at most all {experts}")]
+    BadSubset { subset: usize, experts: usize },
+
     /// Groups of size zero.
     #[error("a group must hold at least one {unit}")]
     EmptyGroups { unit: &'static str },

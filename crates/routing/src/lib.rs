@@ -79,7 +79,7 @@ mod router;
 mod statistics;
 
 pub use affinity::{Affinity, CombineWeights, Sinkhorn, SparseTransport};
-pub use allocation::{Allocation, Decisions, ExpertChoice, Order, Soft, TokenChoice};
+pub use allocation::{Allocation, Decisions, ExpertChoice, Order, Soft, SubsetChoice, TokenChoice};
 pub use capacity::{Capacity, Rounding};
 pub use config::{ROUTERS, RouterConfig};
 pub use error::{Result, RoutingError};

@@ -115,13 +115,18 @@ impl Statistics {
         let mass: Vec<f32> = per_expert.try_into_vec_as().expect("weights are floats");
         let mut load = vec![0; plan.n_experts()];
         let mut importance = vec![0.0; plan.n_experts()];
+        let serves = |expert: usize| match plan.run() {
+            Some(run) => run.iter().filter(|serving| serving.contains(&expert)).count(),
+            None => groups,
+        };
+        let serving = plan.run().and_then(|run| run.first()).map_or(live, Vec::len);
         for (column, &expert) in plan.experts().iter().enumerate() {
-            load[expert] = groups * slots;
+            load[expert] = serves(expert) * slots;
             importance[expert] =
                 mass.iter().skip(column).step_by(live).map(|m| f64::from(*m)).sum();
         }
-        let mut experts_per_token = vec![0; live + 1];
-        experts_per_token[live] = tokens;
+        let mut experts_per_token = vec![0; serving + 1];
+        experts_per_token[serving] = tokens;
         Self {
             tokens,
             available: live,

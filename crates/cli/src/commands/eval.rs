@@ -21,6 +21,7 @@ use crate::{
     evals::{EVALS, folder_name},
     resolution::ResolutionArguments,
     subject::{Candidate, Data, Part, check_distinct, check_names, ood_meanings, ood_sets, system},
+    subset::SubsetArguments,
     table::{note, say, table, table_of},
     watch::Watch,
     zero_shot,
@@ -122,6 +123,8 @@ pub(crate) struct Eval {
     /// moe.inference_capacity_ratio=8 or mc_samples=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
+    #[command(flatten)]
+    pub(crate) subset: SubsetArguments,
     #[command(flatten)]
     pub(crate) resolution: ResolutionArguments,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn
@@ -278,7 +281,7 @@ impl Eval {
         if self.bins != BINS {
             say("--bins", Some(self.bins.to_string()));
         }
-        for setting in self.resolution.on_top_of(&self.settings) {
+        for setting in self.resolution.on_top_of(&self.subset.on_top_of(&self.settings)) {
             say("--set", Some(setting));
         }
         if self.seed != 0 {
@@ -298,7 +301,7 @@ impl Eval {
     ) -> Result<(Evaluation, PathBuf)> {
         check_distinct(&self.subjects)?;
         self.predictions.as_deref().map(PredictionFormat::of).transpose()?;
-        let settings = self.resolution.on_top_of(&self.settings);
+        let settings = self.resolution.on_top_of(&self.subset.on_top_of(&self.settings));
         let candidates = Candidate::read_all(&self.subjects, &settings, device)?;
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);

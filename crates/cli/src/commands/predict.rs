@@ -19,6 +19,7 @@ use crate::{
     resolution::ResolutionArguments,
     screen::{Activity, Stdout},
     subject::{Candidate, system},
+    subset::SubsetArguments,
     table::{grouped, note},
     zero_shot::Labels,
 };
@@ -71,6 +72,8 @@ pub(crate) struct Predict {
     /// moe.inference_capacity_ratio=8 or mc_samples=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    #[command(flatten)]
+    subset: SubsetArguments,
     #[command(flatten)]
     resolution: ResolutionArguments,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn
@@ -149,7 +152,7 @@ impl Predict {
         device: &Device,
     ) -> Result<()> {
         let subjects = std::iter::once(&self.subject).chain(&self.with);
-        let settings = self.resolution.on_top_of(&self.settings);
+        let settings = self.resolution.on_top_of(&self.subset.on_top_of(&self.settings));
         let candidates = Candidate::read_all(subjects, &settings, device)?;
         let mut names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
         if let Some(other) =

@@ -1,4 +1,4 @@
-//! GELU in both forms, and its derivative.
+//! GELU in both forms and ReLU, and their derivatives.
 //!
 //! `gelu(x) = x · Φ(x)` with `Φ` the normal distribution function, or its tanh approximation. Against
 //! double precision the error of either is at most `3e-7 · |x|`, two and a half times the machine
@@ -17,6 +17,8 @@ pub enum Activation {
     GeluErf,
     /// GELU by tanh (vmoe, ViT in JAX).
     GeluTanh,
+    /// What is above zero (paper 004 App. E.1).
+    Relu,
 }
 
 impl Activation {
@@ -28,6 +30,7 @@ impl Activation {
             match self {
                 Self::GeluErf => erf_biased(x, bias, y),
                 Self::GeluTanh => tanh_biased(x, bias, y),
+                Self::Relu => relu_biased(x, bias, y),
             }
         }
     }
@@ -37,6 +40,7 @@ impl Activation {
         match self {
             Self::GeluErf => erf_forward(x, y),
             Self::GeluTanh => tanh_forward(x, y),
+            Self::Relu => relu_forward(x, y),
         }
     }
 
@@ -45,6 +49,7 @@ impl Activation {
         match self {
             Self::GeluErf => erf_backward(x, y, gradient),
             Self::GeluTanh => tanh_backward(x, y, gradient),
+            Self::Relu => relu_backward(x, y, gradient),
         }
     }
 }
@@ -117,6 +122,39 @@ multiversion! {
                 *y = x * p;
                 *sum += *y * *gradient;
                 *gradient *= p + x * density(*x);
+            }
+        }
+        sum.0.iter().sum()
+    }
+}
+
+multiversion! {
+    fn relu_biased(x: &mut [f32], bias: &[f32], y: &mut [f32]) {
+        for ((x, bias), y) in x.iter_mut().zip(bias).zip(y) {
+            *x += bias;
+            *y = if *x > 0.0 { *x } else { 0.0 };
+        }
+    }
+}
+
+multiversion! {
+    fn relu_forward(x: &[f32], y: &mut [f32]) {
+        for (x, y) in x.iter().zip(y) {
+            *y = if *x > 0.0 { *x } else { 0.0 };
+        }
+    }
+}
+
+multiversion! {
+    fn relu_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) -> f32 {
+        let mut sum = Lanes::default();
+        let blocks = x.chunks(LANES).zip(y.chunks_mut(LANES)).zip(gradient.chunks_mut(LANES));
+        for ((x, y), gradient) in blocks {
+            let lanes = sum.0.iter_mut().zip(x).zip(y).zip(gradient);
+            for (((sum, x), y), gradient) in lanes {
+                *y = if *x > 0.0 { *x } else { 0.0 };
+                *sum += *y * *gradient;
+                *gradient = if *x > 0.0 { *gradient } else { 0.0 };
             }
         }
         sum.0.iter().sum()
@@ -204,12 +242,13 @@ mod tests {
                 let slope = 0.5 * (1.0 - u.tanh().powi(2)) * root * (1.0 + 3.0 * 0.044715 * x * x);
                 (x * p, p + x * slope)
             }
+            Activation::Relu => (x.max(0.0), if x > 0.0 { 1.0 } else { 0.0 }),
         }
     }
 
     #[test]
-    fn both_forms_agree_with_double_precision() {
-        for activation in [Activation::GeluErf, Activation::GeluTanh] {
+    fn all_forms_agree_with_double_precision() {
+        for activation in [Activation::GeluErf, Activation::GeluTanh, Activation::Relu] {
             let x: Vec<f32> = (-120_000..=120_000).map(|i| i as f32 * 1e-4).collect();
             let (mut y, mut gradient) = (vec![0.0; x.len()], vec![1.0; x.len()]);
             activation.backward(&x, &mut y, &mut gradient);

@@ -24,7 +24,7 @@ pub use image::{ImageConfig, Margin, Normalisation, Position};
 pub use moe::{BlockPruning, ExpertStart, MoeConfig};
 pub use names::{full_name, short_name};
 use omma_base::Seed;
-use omma_routing::{Grouping, Scope};
+use omma_routing::{Allocation, Grouping, Scope, SubsetChoice};
 pub use placement::Placement;
 pub use presets::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
@@ -130,12 +130,17 @@ impl ModelConfig {
         self.encoder.members() * self.images_per_input()
     }
 
-    /// How predictions are made: drawn from `seed` where MC samples or routers with noise are wanted, and
-    /// else by the image alone.
+    /// How predictions are made: drawn from `seed` where MC samples, routers with noise or random experts
+    /// are wanted, and else by the image alone.
     pub fn prediction_mode(&self, seed: Seed) -> Mode {
         let dropout = self.encoder.mc_samples > 1;
-        let noise = self.moe().is_some_and(|moe| moe.router.inference_noise > 0.0);
-        match dropout || noise {
+        let drawn = self.moe().is_some_and(|moe| match moe.router.allocation {
+            Allocation::Soft(soft) => {
+                soft.subset.is_some() && soft.subset_choice == SubsetChoice::Random
+            }
+            _ => moe.router.inference_noise > 0.0,
+        });
+        match dropout || drawn {
             true => Mode::Sampling { seed, dropout },
             false => Mode::Inference,
         }

@@ -26,6 +26,8 @@ pub(super) const SHORT: &[(&str, &str)] = &[
     ("moe.experts", "encoder.moe.router.experts"),
     ("moe.k", "encoder.moe.router.allocation.k"),
     ("moe.slots", "encoder.moe.router.allocation.slots"),
+    ("moe.subset", "encoder.moe.router.allocation.subset"),
+    ("moe.subset_choice", "encoder.moe.router.allocation.subset_choice"),
     ("moe.order", "encoder.moe.router.allocation.order"),
     ("moe.capacity_ratio", "encoder.moe.router.allocation.capacity.factor"),
     ("moe.capacity_rounding", "encoder.moe.router.allocation.capacity.rounding"),

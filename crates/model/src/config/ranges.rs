@@ -49,6 +49,7 @@ pub(super) const RANGES: &Ranges = &[
     ("encoder.moe.router.inference_noise", WEIGHT),
     ("encoder.moe.router.allocation.k", COUNT),
     ("encoder.moe.router.allocation.slots", COUNT),
+    ("encoder.moe.router.allocation.subset", COUNT.optional()),
     ("encoder.moe.router.allocation.capacity.factor", CAPACITY),
     ("encoder.moe.router.allocation.capacity.multiple_of", SIZE),
     ("encoder.moe.router.allocation.inference_capacity.factor", CAPACITY),

@@ -84,7 +84,12 @@ fn experts(moe: &MoeConfig) -> String {
     let all = router.experts;
     let mut text = match (&router.allocation, &router.pool) {
         (Allocation::Soft(soft), _) => {
-            format!("a Soft MoE of {all} experts with {} each", several(soft.slots, "slot"))
+            let slots = several(soft.slots, "slot");
+            let some = match soft.subset {
+                Some(subset) if subset < all => format!(", {subset} of which serve a prediction"),
+                _ => String::new(),
+            };
+            format!("a Soft MoE of {all} experts with {slots} each{some}")
         }
         (Allocation::ExpertChoice(_), _) => {
             format!("a mixture of {all} experts that choose their tokens")
@@ -279,6 +284,10 @@ mod tests {
                 "a V-MoE of 8 experts, K = 2, routed by Sinkhorn's transport",
             ),
             (&["moe.router=soft"], "a Soft MoE of 8 experts with 1 slot each"),
+            (
+                &["moe.router=soft", "moe.subset=2"],
+                "a Soft MoE of 8 experts with 1 slot each, 2 of which serve a prediction",
+            ),
         ] {
             assert_eq!(tiny(settings), format!("{expected}{last}"));
         }

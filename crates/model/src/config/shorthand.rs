@@ -51,7 +51,7 @@ pub(super) fn renamed(router: &RouterConfig, name: &str) -> Result<RouterConfig,
     if let (Allocation::Soft(fresh), Allocation::Soft(old)) =
         (&mut fresh.allocation, &router.allocation)
     {
-        fresh.slots = old.slots;
+        (fresh.slots, fresh.subset) = (old.slots, old.subset);
     }
     let soft = |router: &RouterConfig| matches!(router.allocation, Allocation::Soft(_));
     let grouping = if soft(&fresh) || soft(router) { fresh.grouping } else { router.grouping };

@@ -325,11 +325,17 @@ impl Layer<'_> {
             true => self.mlp(work, rows, rows as f64, hidden, moe.dropout),
             false => work,
         };
-        if let Some(slots) = moe.slots() {
-            let slots = moe.experts_in(self.index) * slots * self.members;
+        if let Allocation::Soft(soft) = moe.router.allocation {
+            let experts = moe.experts_in(self.index);
+            let serving = soft.subset.map_or(experts, |subset| subset.min(experts));
+            let slots = experts * soft.slots * self.members;
+            let served = serving * soft.slots * self.members;
+            // The router has all slots; those of the experts that serve are mixed and combined.
+            let mixing = |slots: usize| 2 * self.tokens * slots * width;
             return self
-                .mlp(work, slots, slots as f64, hidden, moe.dropout)
-                .product(3 * self.tokens * slots * width)
+                .mlp(work, served, slots as f64, hidden, moe.dropout)
+                .product(self.tokens * slots * width)
+                .products(mixing(served), mixing(slots) as f64)
                 .values((self.tokens * slots) as f64, 2 * ValueWork::SOFTMAX);
         }
         let factor = moe.capacity_factor().unwrap_or(1.0);

@@ -5,7 +5,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use omma_base::Seed;
-use omma_kernels::{gelu, linear};
+use omma_kernels::{activate, linear};
 
 use super::{
     experts::{BIAS_DEVIATION, MlpConfig},
@@ -95,7 +95,7 @@ impl BatchEnsembleMlp {
         };
         let up = linear(joined(split(x) * own(&self.up_in)), self.shared.up.val(), None);
         let up = joined(split(up) * own(&self.up_out) + own(&self.up_bias));
-        let h = gelu(up, self.config.activation);
+        let h = activate(up, self.config.activation);
         let h = match self.config.dropout_in(dropout) {
             Some(dropout) => omma_kernels::dropout(h, dropout),
             None => h,

@@ -195,8 +195,7 @@ impl Experts {
         expert_mlp(tokens, weights, self.parameters(), dispatch, activation, dropout)
     }
 
-    /// Runs the experts on a soft plan, all that it has, or for every group only those in `run`, which
-    /// names experts by their numbers; a pruned one is not run.
+    /// Runs the experts on a soft plan, for every group those that serve it.
     ///
     /// - `tokens`: `[N, D]`
     /// - returns: `[N, D]`
@@ -204,7 +203,6 @@ impl Experts {
         &self,
         tokens: Tensor<2>,
         plan: &SoftPlan,
-        run: Option<&[Vec<usize>]>,
         dropout: Option<Seed>,
     ) -> Tensor<2> {
         let [rows, width] = tokens.dims();
@@ -213,7 +211,7 @@ impl Experts {
         // The plan's columns are those of the experts that are left.
         let column = |expert: &usize| plan.experts().iter().position(|other| other == expert);
         let columns = |experts: &Vec<usize>| experts.iter().filter_map(column).collect::<Vec<_>>();
-        let run: Option<Vec<Vec<usize>>> = run.map(|run| run.iter().map(columns).collect());
+        let run: Option<Vec<Vec<usize>>> = plan.run().map(|run| run.iter().map(columns).collect());
         let output = soft_moe(
             tokens.reshape([groups, rows / groups, width]),
             plan.dispatch().clone(),

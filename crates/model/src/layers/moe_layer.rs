@@ -80,7 +80,7 @@ impl MoeLayer {
         let routing = self.router.route(tokens.clone(), context)?;
         let output = match &routing.plan {
             Plan::Sparse(plan) => self.experts.forward_sparse(tokens.clone(), plan, dropout),
-            Plan::Soft(plan) => self.experts.forward_soft(tokens.clone(), plan, None, dropout),
+            Plan::Soft(plan) => self.experts.forward_soft(tokens.clone(), plan, dropout),
         };
         let output = match self.shared_output(tokens, dropout) {
             Some(shared) => output + shared,

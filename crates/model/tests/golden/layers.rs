@@ -84,7 +84,7 @@ pub(crate) fn check(kind: Kind, case: &Case) {
         Kind::SoftMoe => {
             let normalised = case.config("l2_normalise").as_bool().unwrap();
             let weight = if normalised { "param/Router.mu" } else { "param/Router.phi" };
-            let soft = Soft { slots: case.size("slots_per_expert"), normalised };
+            let soft = Soft::new(case.size("slots_per_expert"), normalised);
             let router = RouterConfig::new(case.size("E"), Allocation::Soft(soft));
             run(case, &layer(case, router, weight), weight, layout, "output");
         }
@@ -124,4 +124,51 @@ fn run(case: &Case, layer: &MoeLayer, weight: &str, layout: Layout, output: &str
     case.expect("grad/param/Mlp.Dense_0.bias", &experts.up_bias.grad(&gradients).unwrap());
     case.expect("grad/param/Mlp.Dense_1.kernel", &experts.down.grad(&gradients).unwrap());
     case.expect("grad/param/Mlp.Dense_1.bias", &experts.down_bias.grad(&gradients).unwrap());
+}
+
+/// Paper 004 Algorithms 1 and 2: the experts that are chosen for every image, and what comes out.
+pub(crate) fn check_subset(case: &Case) {
+    let (images, tokens, experts) = (case.size("B"), case.size("m"), case.size("n"));
+    let mlp = MlpConfig {
+        width: case.size("d"),
+        hidden: case.size("hidden"),
+        activation: Activation::Relu,
+        dropout: 0.0,
+    };
+    let layer = |subset: Option<usize>| {
+        let soft = Soft { subset, ..Soft::new(1, false) };
+        let router = RouterConfig {
+            grouping: Grouping::Images(1),
+            ..RouterConfig::new(experts, Allocation::Soft(soft))
+        };
+        let config =
+            MoeLayerConfig { router, mlp, shared_expert: false, start: ExpertStart::default() };
+        let mut layer = config.init(Seed::new(0), &Device::flex()).unwrap();
+        let inner = |tensor: Tensor<2>| tensor.inner();
+        layer.router.weight = Param::from_tensor(inner(case.tensor("param/phi")));
+        layer.experts.up = Param::from_tensor(case.tensor::<3>("param/w1").inner());
+        layer.experts.up_bias = Param::from_tensor(inner(case.tensor("param/b1")));
+        layer.experts.down = Param::from_tensor(case.tensor::<3>("param/w2").inner());
+        layer.experts.down_bias = Param::from_tensor(inner(case.tensor("param/b2")));
+        layer
+    };
+    let x = case.reshaped("input/x", [images * tokens, mlp.width]).inner();
+    let context = Context::inference(Layout::new(images, tokens));
+    let run = |subset| layer(subset).forward(x.clone(), &context, None).unwrap();
+    let shaped = |y: Tensor<2>| y.reshape([images, tokens, mlp.width]);
+
+    let all = run(None);
+    case.expect("output/all", &shaped(all.output));
+    let plan = all.routing.plan.as_soft().unwrap();
+    assert!(plan.run().is_none(), "all experts serve");
+    case.expect("output/c_sum", &plan.combine().clone().sum_dim(1).reshape([images, experts]));
+    for k in [1, 2, 4] {
+        let some = run(Some(k));
+        case.expect(&format!("output/y_{k}"), &shaped(some.output));
+        let chosen = some.routing.plan.as_soft().unwrap().run().unwrap();
+        let chosen = chosen.iter().flatten().map(|expert| *expert as i32);
+        case.expect_ints(&format!("output/subset_{k}"), chosen);
+        let statistics = some.routing.statistics();
+        assert_eq!(statistics.load.iter().sum::<usize>(), images * k, "a slot of each");
+    }
 }

@@ -15,6 +15,11 @@ fn layers_agree_with_their_references() {
 }
 
 #[test]
+fn subsets_of_soft_experts_agree_with_their_reference() {
+    check_cases(|kind| kind == Kind::SoftSubset, |_, case| layers::check_subset(case));
+}
+
+#[test]
 fn models_agree_with_their_references() {
     let kinds = [Kind::VisionMoe, Kind::EnsembleModel, Kind::Timm];
     check_cases(

@@ -16,7 +16,7 @@ pub use assignments::Decisions;
 pub use expert_choice::ExpertChoice;
 pub(crate) use order::Arrivals;
 pub use order::Order;
-pub use soft::Soft;
+pub use soft::{Soft, SubsetChoice};
 pub use token_choice::TokenChoice;
 pub(crate) use top_k::top_columns;
 
@@ -41,7 +41,7 @@ impl Allocation {
         match self {
             Self::TokenChoice(choice) => choice.check(experts),
             Self::ExpertChoice(choice) => choice.check(),
-            Self::Soft(soft) => soft.check(),
+            Self::Soft(soft) => soft.check(experts),
         }
     }
 }

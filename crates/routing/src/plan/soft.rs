@@ -1,6 +1,6 @@
 //! Soft plans: dispatch and combine matrices.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
 
 use crate::definition::RoutingTensors;
 
@@ -11,6 +11,7 @@ pub struct SoftPlan {
     combine: Tensor<3>,
     experts: Vec<usize>,
     n_experts: usize,
+    run: Option<Vec<Vec<usize>>>,
 }
 
 impl SoftPlan {
@@ -22,7 +23,38 @@ impl SoftPlan {
         experts: Vec<usize>,
         n_experts: usize,
     ) -> Self {
-        Self { dispatch, combine, experts, n_experts }
+        Self { dispatch, combine, experts, n_experts, run: None }
+    }
+
+    /// The same with some experts of every group alone: the weights of the others are 0.
+    ///
+    /// - `columns`: for every group, places among [`experts`](Self::experts), increasing
+    pub(crate) fn only(self, columns: &[Vec<usize>]) -> Self {
+        let (live, slots) = (self.experts.len(), self.n_slots());
+        let mut mask = vec![0.0_f32; columns.len() * live * slots];
+        for (group, columns) in columns.iter().enumerate() {
+            for column in columns {
+                mask[(group * live + column) * slots..][..slots].fill(1.0);
+            }
+        }
+        let options = (&self.dispatch.device(), self.dispatch.dtype());
+        let mask = TensorData::new(mask, [columns.len(), 1, live * slots]);
+        let mask = Tensor::<3>::from_data(mask, options);
+        let named = |columns: &Vec<usize>| columns.iter().map(|c| self.experts[*c]).collect();
+        let run = Some(columns.iter().map(named).collect());
+        Self {
+            dispatch: self.dispatch * mask.clone(),
+            combine: self.combine * mask,
+            experts: self.experts,
+            n_experts: self.n_experts,
+            run,
+        }
+    }
+
+    /// The experts that serve every group, in increasing order, where these are not all (paper 004
+    /// Algorithm 1).
+    pub fn run(&self) -> Option<&[Vec<usize>]> {
+        self.run.as_deref()
     }
 
     /// `[G, S, L · P]`: column `l · P + p` mixes the tokens of a group into slot `p` of the `l`-th
@@ -32,7 +64,7 @@ impl SoftPlan {
     }
 
     /// `[G, S, L · P]`: a row mixes the slots' outputs into a token. Rows sum to 1, unless experts
-    /// were masked after the softmax.
+    /// were masked after the softmax or do not serve their group.
     pub fn combine(&self) -> &Tensor<3> {
         &self.combine
     }

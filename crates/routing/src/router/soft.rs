@@ -58,8 +58,18 @@ impl Router {
             let (dispatch, combine) = soft.weights(logits);
             (kept(dispatch), kept(combine))
         };
+        let live = experts.len();
+        let plan = SoftPlan::new(dispatch, combine, experts, config.experts);
+        let subsets = match context.training {
+            true => None,
+            false => soft.subsets(&host(plan.combine()), plan.n_groups(), live, context.seed),
+        };
+        let plan = match subsets {
+            Some(subsets) => plan.only(&subsets),
+            None => plan,
+        };
         Ok(Routing {
-            plan: Plan::Soft(SoftPlan::new(dispatch, combine, experts, config.experts)),
+            plan: Plan::Soft(plan),
             losses: AuxiliaryLosses::default(),
             tables: Vec::new(),
             coverage: None,

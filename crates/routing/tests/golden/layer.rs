@@ -231,7 +231,7 @@ pub(crate) fn soft(case: &Case) {
     }
     let config = RouterConfig {
         grouping: Grouping::Tokens(case.size("group_size")),
-        ..RouterConfig::new(experts, Allocation::Soft(Soft { slots, normalised }))
+        ..RouterConfig::new(experts, Allocation::Soft(Soft::new(slots, normalised)))
     };
     let mut router =
         config.init_with(parameter.reshape([width, experts * slots]).detach()).unwrap();

@@ -135,7 +135,7 @@ fn repaired(mut config: RouterConfig) -> RouterConfig {
 /// Every soft router.
 pub(crate) fn soft() -> impl Strategy<Value = Scenario> {
     let soft =
-        (1..4_usize, any::<bool>()).prop_map(|(slots, normalised)| Soft { slots, normalised });
+        (1..4_usize, any::<bool>()).prop_map(|(slots, normalised)| Soft::new(slots, normalised));
     let grouping = prop_oneof![Just(Grouping::Images(1)), Just(Grouping::Batch)];
     (soft, 2..5_usize, batch(), grouping, any::<u64>(), any::<bool>()).prop_flat_map(
         |(soft, experts, (layout, _), grouping, seed, ties)| {

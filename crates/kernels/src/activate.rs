@@ -1,4 +1,4 @@
-//! GELU, element by element.
+//! A nonlinearity, element by element.
 
 use burn::tensor::Tensor;
 use rayon::prelude::*;
@@ -9,18 +9,19 @@ use crate::{
     portable,
 };
 
-/// `gelu(x)` in either form.
-pub fn gelu<const R: usize>(x: Tensor<R>, activation: Activation) -> Tensor<R> {
-    apply(&Gelu(activation), [Input::new(&x)]).unwrap_or_else(|| portable::gelu(x, activation))
+/// `f(x)` for any of the nonlinearities.
+pub fn activate<const R: usize>(x: Tensor<R>, activation: Activation) -> Tensor<R> {
+    apply(&Activate(activation), [Input::new(&x)])
+        .unwrap_or_else(|| portable::activate(x, activation))
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Gelu(Activation);
+struct Activate(Activation);
 
 /// Elements that one task handles.
 const BLOCK: usize = 1 << 15;
 
-impl FusedOp<1> for Gelu {
+impl FusedOp<1> for Activate {
     type Saved = Array;
 
     fn forward(&self, [x]: [Array; 1], keep: bool) -> (Array, Option<Array>) {
