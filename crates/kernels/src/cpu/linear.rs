@@ -4,8 +4,9 @@ use rayon::prelude::*;
 
 use super::{
     matrix::{Matrix, sum_of_rows},
-    product::{Packed, Write, multiply_packed, multiply_parallel},
+    product::{Packed, multiply_packed_into, multiply_parallel_into},
     rows_per_task, simd,
+    unfilled::{Blank, filled, unfilled},
 };
 
 /// - `x`: `[rows, inputs]`, `weight`: `[inputs, outputs]`, `bias`: `[outputs]` or nothing
@@ -17,23 +18,25 @@ pub(crate) fn forward(
     [inputs, outputs]: [usize; 2],
 ) -> Vec<f32> {
     let rows = x.len() / inputs;
-    let mut y = vec![0.0; rows * outputs];
     let weight = Packed::in_parallel(Matrix::new(weight, inputs, outputs));
-    by_rows(&mut y, Matrix::new(x, rows, inputs), &weight, outputs, bias);
-    y
+    by_rows(Matrix::new(x, rows, inputs), &weight, outputs, bias)
 }
 
-/// `y = x · weight + bias`, rows cut among the threads.
-fn by_rows(y: &mut [f32], x: Matrix, weight: &Packed, outputs: usize, bias: Option<&[f32]>) {
+/// `x · weight + bias`, rows cut among the threads.
+fn by_rows(x: Matrix, weight: &Packed, outputs: usize, bias: Option<&[f32]>) -> Vec<f32> {
+    let mut y = unfilled(x.rows() * outputs);
     let per_task = rows_per_task(x.rows());
     y.par_chunks_mut((per_task * outputs).max(1)).enumerate().for_each(|(task, y)| {
+        let y: &mut [Blank] = y;
         let x = x.slice_rows(task * per_task, y.len() / outputs);
-        multiply_packed(y, outputs, Write::Replace, x, weight, |_, y| {
+        multiply_packed_into(y, x, weight, |_, y| {
             if let Some(bias) = bias {
                 y.chunks_exact_mut(outputs).for_each(|row| simd::add(row, bias));
             }
         });
     });
+    // SAFETY: the tasks' parts are all of it, and every one is written by its product.
+    unsafe { filled(y) }
 }
 
 /// Gradients of `x`, `weight` and `bias`, as far as they are wanted.
@@ -47,15 +50,13 @@ pub(crate) fn backward(
     let rows = x.len() / inputs;
     let (x, weight) = (Matrix::new(x, rows, inputs), Matrix::new(weight, inputs, outputs));
     let gradient = Matrix::new(dy, rows, outputs);
-    let dx = wanted[0].then(|| {
-        let mut dx = vec![0.0; rows * inputs];
-        by_rows(&mut dx, gradient, &Packed::in_parallel(weight.transposed()), inputs, None);
-        dx
-    });
+    let dx = wanted[0]
+        .then(|| by_rows(gradient, &Packed::in_parallel(weight.transposed()), inputs, None));
     let dweight = wanted[1].then(|| {
-        let mut dweight = vec![0.0; inputs * outputs];
-        multiply_parallel(&mut dweight, Write::Replace, x.transposed(), gradient);
-        dweight
+        let mut dweight = unfilled(inputs * outputs);
+        multiply_parallel_into(&mut dweight, x.transposed(), gradient);
+        // SAFETY: the product writes all of it.
+        unsafe { filled(dweight) }
     });
     [dx, dweight, wanted[2].then(|| sum_of_rows(dy, outputs))]
 }

@@ -10,6 +10,7 @@ pub(crate) mod matrix;
 pub(crate) mod product;
 pub(crate) mod scratch;
 pub(crate) mod simd;
+pub(crate) mod unfilled;
 
 /// Rows that one task handles, so that every thread gets several tasks and none is tiny: whole tiles
 /// of a product.

@@ -16,7 +16,7 @@ use super::{
     activation::Activation,
     dropout::Dropout,
     matrix::Matrix,
-    product::{Packed, Write, multiply_packed},
+    product::{Packed, ROWS, Write, multiply_packed},
     scratch::Scratch,
     simd,
 };
@@ -89,16 +89,15 @@ impl<'a> Routes<'a> {
         self.weights.map_or(1.0, |weights| weights[row])
     }
 
-    /// Equal parts of every expert's rows, none larger than `largest`.
+    /// About equal parts of every expert's rows, whole tiles of a product, none larger than `largest`.
     fn tiles(&self, largest: usize) -> Vec<Tile> {
         let mut tiles = Vec::new();
         for expert in 0..self.n_experts() {
             let Range { start, end } = self.of_expert(expert);
-            let parts = (end - start).div_ceil(largest);
-            for part in 0..parts {
-                let cut = |part: usize| start + (end - start) * part / parts;
-                tiles.push(Tile { expert, rows: cut(part)..cut(part + 1) });
-            }
+            let parts = (end - start).div_ceil(largest).max(1);
+            let size = (end - start).div_ceil(parts).next_multiple_of(ROWS).max(1);
+            let firsts = (start..end).step_by(size);
+            tiles.extend(firsts.map(|first| Tile { expert, rows: first..end.min(first + size) }));
         }
         tiles
     }
@@ -139,11 +138,12 @@ impl<'a> Routes<'a> {
 }
 
 /// Rows of a tile: few enough that hidden rows stay in cache between the products, and that every
-/// thread has several tiles.
+/// thread has some.
 fn rows_per_tile(rows: usize) -> usize {
-    const SMALLEST: usize = 48;
-    const LARGEST: usize = 144;
-    (rows / (4 * rayon::current_num_threads())).clamp(SMALLEST, LARGEST)
+    const SMALLEST: usize = 4 * ROWS;
+    const LARGEST: usize = 24 * ROWS;
+    let tasks = 2 * rayon::current_num_threads();
+    rows.div_ceil(tasks).next_multiple_of(ROWS).clamp(SMALLEST, LARGEST)
 }
 
 /// Splits `values` into the tiles' rows, which lie one after another.

@@ -5,13 +5,7 @@ use gemm::{Parallelism, gemm};
 use crate::cpu::{matrix::Matrix, scratch::Scratch};
 
 /// `c = a · b`, or `c += a · b` if `add`, with rows of `c` `stride` apart.
-pub(super) fn multiply(c: &mut [f32], stride: usize, add: bool, a: Matrix, b: Matrix) {
-    let (m, n) = (a.rows(), b.columns());
-    assert!(m == 0 || c.len() >= (m - 1) * stride + n, "product: room for the result");
-    // SAFETY: asserted.
-    unsafe { multiply_at(c.as_mut_ptr(), stride, add, a, b) };
-}
-
+///
 /// # Safety
 /// `c` points to as many rows as `a` has, `stride` apart, of as many values as `b` has columns, and
 /// nobody else uses them.

@@ -24,6 +24,7 @@ use super::{
     matrix::Matrix,
     scratch::Scratch,
     simd::{self, Level},
+    unfilled::Blank,
 };
 
 /// Inner dimension of a block: a panel of the right operand fits into the first cache.
@@ -167,19 +168,55 @@ fn multiply_packed_with(
     write: Write,
     a: Matrix,
     b: &Packed,
-    mut finish: impl FnMut(usize, &mut [f32]),
+    finish: impl FnMut(usize, &mut [f32]),
+) {
+    assert_eq!(a.columns(), b.depth, "product: inner sizes");
+    if check_room(c.len(), stride, a.rows(), b.columns) {
+        // SAFETY: the result has room for all rows, and its values are there.
+        unsafe { multiply_packed_at(engine, c.as_mut_ptr(), stride, write, a, b, finish) };
+    }
+}
+
+/// [`multiply_packed`] into memory that nothing was written to: all of `c`, whose rows have no gaps, is
+/// written.
+pub(crate) fn multiply_packed_into(
+    c: &mut [Blank],
+    a: Matrix,
+    b: &Packed,
+    finish: impl FnMut(usize, &mut [f32]),
 ) {
     let (m, n) = (a.rows(), b.columns);
     assert_eq!(a.columns(), b.depth, "product: inner sizes");
-    if !check_room(c, stride, m, n) {
-        return;
+    assert_eq!(c.len(), m * n, "product: room for the result");
+    if !c.is_empty() {
+        let c = c.as_mut_ptr().cast();
+        // SAFETY: the result has room for all rows, and what replaces does not read.
+        unsafe { multiply_packed_at(Engine::best(), c, n, Write::Replace, a, b, finish) };
     }
+}
+
+/// # Safety
+/// `c` points to as many rows as `a` has, `stride` apart, of as many values as `b` has columns; at
+/// least one each, and nobody else uses them. To be added to, or where there are gaps between rows, all
+/// of it has values.
+unsafe fn multiply_packed_at(
+    engine: Engine,
+    c: *mut f32,
+    stride: usize,
+    write: Write,
+    a: Matrix,
+    b: &Packed,
+    mut finish: impl FnMut(usize, &mut [f32]),
+) {
+    let (m, n) = (a.rows(), b.columns);
     for first in (0..m).step_by(BLOCK_ROWS) {
         let count = BLOCK_ROWS.min(m - first);
         let a = a.slice_rows(first, count);
-        let c = &mut c[first * stride..][..(count - 1) * stride + n];
+        // SAFETY: within the rows that the caller promises.
+        let c = unsafe { c.add(first * stride) };
         if b.depth == 0 {
-            clear(c, stride, n, write);
+            // SAFETY: as above.
+            unsafe { clear(c, stride, count, n, write) };
         }
         for (inner, panels) in b.blocks() {
             let add = write == Write::Add || inner.start > 0;
@@ -187,7 +224,9 @@ fn multiply_packed_with(
             match engine {
                 Engine::Library => {
                     let right = Matrix::new(panels, depth, n);
-                    library::multiply(c, stride, add, a.slice_columns(inner.start, depth), right);
+                    let left = a.slice_columns(inner.start, depth);
+                    // SAFETY: as above.
+                    unsafe { library::multiply_at(c, stride, add, left, right) };
                 }
                 Engine::Tiles { kernel, .. } => {
                     let left = LeftBlock::new(a, inner);
@@ -195,31 +234,40 @@ fn multiply_packed_with(
                         let right = Panel { first: values.as_ptr(), stride: b.width };
                         let column = panel * b.width;
                         let columns = b.width.min(n - column);
-                        let place = Place { first: c[column..].as_mut_ptr(), stride, add };
+                        // SAFETY: within the columns that the caller promises.
+                        let place = Place { first: unsafe { c.add(column) }, stride, add };
                         // SAFETY: the engine is this machine's; the panel has `depth` rows of its
-                        // width, and the place `count` rows of `columns`, as checked above.
+                        // width, and the place `count` rows of `columns`.
                         unsafe { left.multiply(kernel, depth, right, b.width, place, columns) };
                     }
                 }
             }
         }
-        finish(first, c);
+        // SAFETY: the rows of this block are written now, and gaps between them have values.
+        let done = unsafe { std::slice::from_raw_parts_mut(c, (count - 1) * stride + n) };
+        finish(first, done);
     }
 }
 
 /// Whether there is anything to compute; asserts that the result has room.
-fn check_room(c: &[f32], stride: usize, m: usize, n: usize) -> bool {
+fn check_room(length: usize, stride: usize, m: usize, n: usize) -> bool {
     if m == 0 || n == 0 {
         return false;
     }
-    assert!(c.len() >= (m - 1) * stride + n && n <= stride, "product: room for the result");
+    assert!(length >= (m - 1) * stride + n && n <= stride, "product: room for the result");
     true
 }
 
 /// What a product over nothing leaves.
-fn clear(c: &mut [f32], stride: usize, n: usize, write: Write) {
+///
+/// # Safety
+/// `c` points to `m` rows of `n` values, `stride` apart.
+unsafe fn clear(c: *mut f32, stride: usize, m: usize, n: usize, write: Write) {
     if write == Write::Replace {
-        c.chunks_mut(stride).for_each(|row| row[..n].fill(0.0));
+        for row in 0..m {
+            // SAFETY: the caller's promise; zero is all bits zero.
+            unsafe { c.add(row * stride).write_bytes(0, n) };
+        }
     }
 }
 
@@ -305,13 +353,13 @@ impl LeftBlock {
             // SAFETY: as above, and the buffer has a tile's rows and columns.
             unsafe { kernel(count, depth, left, right, buffer) };
             for (row, sums) in whole.chunks_exact(width).take(count).enumerate() {
-                // SAFETY: the place has `columns` values in each of its rows.
-                let to = unsafe {
-                    std::slice::from_raw_parts_mut(place.first.add(row * place.stride), columns)
-                };
-                match place.add {
-                    true => to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum),
-                    false => to.copy_from_slice(&sums[..columns]),
+                for (column, sum) in sums[..columns].iter().enumerate() {
+                    // SAFETY: the place has `columns` values in each of its rows, which are there if
+                    // they are added to.
+                    unsafe {
+                        let to = place.first.add(row * place.stride + column);
+                        to.write(if place.add { to.read() + sum } else { *sum });
+                    }
                 }
             }
         }
@@ -333,7 +381,7 @@ fn multiply_strided_with(
 ) {
     let (m, n) = (a.rows(), b.columns());
     assert_eq!(a.columns(), b.rows(), "product: inner sizes");
-    if check_room(c, stride, m, n) {
+    if check_room(c.len(), stride, m, n) {
         // SAFETY: the result has room for `m` rows of `n`, and is borrowed.
         unsafe { multiply_at(engine, c.as_mut_ptr(), stride, write, a, b) };
     }
@@ -357,11 +405,8 @@ unsafe fn multiply_at(
         return;
     };
     if depth == 0 {
-        for row in 0..m {
-            // SAFETY: the caller's promise.
-            let row = unsafe { std::slice::from_raw_parts_mut(c.add(row * stride), n) };
-            clear(row, n, n, write);
-        }
+        // SAFETY: the caller's promise.
+        unsafe { clear(c, stride, m, n, write) };
         return;
     }
     let in_place = b.stride().filter(|_| !b.is_transposed() && depth * n <= VALUES_IN_PLACE);
@@ -432,10 +477,25 @@ impl Shared {
 
 /// [`multiply`] on all threads, the longer side of the result cut among them.
 pub(crate) fn multiply_parallel(c: &mut [f32], write: Write, a: Matrix, b: Matrix) {
+    assert_eq!(c.len(), a.rows() * b.columns(), "product: room for the result");
+    // SAFETY: asserted, and the values are there.
+    unsafe { multiply_parallel_at(Shared(c.as_mut_ptr()), write, a, b) };
+}
+
+/// [`multiply_parallel`] into memory that nothing was written to: all of it is written.
+pub(crate) fn multiply_parallel_into(c: &mut [Blank], a: Matrix, b: Matrix) {
+    assert_eq!(c.len(), a.rows() * b.columns(), "product: room for the result");
+    // SAFETY: asserted, and what replaces does not read.
+    unsafe { multiply_parallel_at(Shared(c.as_mut_ptr().cast()), Write::Replace, a, b) };
+}
+
+/// # Safety
+/// The result has as many values as `a` has rows times as `b` has columns, row by row, and nobody else
+/// uses them; to be added to, they are there.
+unsafe fn multiply_parallel_at(result: Shared, write: Write, a: Matrix, b: Matrix) {
     let (m, n) = (a.rows(), b.columns());
-    assert_eq!(c.len(), m * n, "product: room for the result");
     assert_eq!(a.columns(), b.rows(), "product: inner sizes");
-    if c.is_empty() {
+    if m == 0 || n == 0 {
         return;
     }
     let engine = Engine::best();
@@ -446,7 +506,6 @@ pub(crate) fn multiply_parallel(c: &mut [f32], write: Write, a: Matrix, b: Matri
     let (by_columns, length, tile) = if n >= m { (true, n, width) } else { (false, m, ROWS) };
     let part = length.div_ceil(rayon::current_num_threads()).next_multiple_of(tile);
     let parts = length.div_ceil(part);
-    let result = Shared(c.as_mut_ptr());
     (0..parts).into_par_iter().with_max_len(1).for_each(|task| {
         let first = task * part;
         let count = part.min(length - first);
@@ -454,7 +513,7 @@ pub(crate) fn multiply_parallel(c: &mut [f32], write: Write, a: Matrix, b: Matri
             true => (a, b.slice_columns(first, count), first),
             false => (a.slice_rows(first, count), b, first * n),
         };
-        // SAFETY: parts lie within the result, whose size is asserted, and do not overlap.
+        // SAFETY: parts lie within the result, and do not overlap.
         unsafe { multiply_at(engine, result.pointer().add(offset), n, write, a, b) };
     });
 }
