@@ -21,8 +21,8 @@
 //! Vector instructions are chosen at run time (AVX-512, AVX2, or what every machine has). Products are
 //! packed for these vectors (`cpu/product`); where there is no AVX2, and everywhere with
 //! `OMMA_PRODUCTS=library`, they come from the `gemm` crate. Tasks run on rayon's pool, whose size
-//! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. The same number of threads
-//! gives the same bits; another number may sum biases in another order and round differently.
+//! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. Any number of threads gives the
+//! same bits, except by the library, whose products are cut differently.
 //!
 //! Programs that train should use [`memory::Allocator`].
 //!

@@ -9,10 +9,10 @@ use std::cmp::Reverse;
 
 use rayon::prelude::*;
 
-use super::{Experts, Sizes, Tile, rows_per_tile, split, split_or_empty};
+use super::{Experts, Sizes, Tile, split, split_or_empty};
 use crate::cpu::{
     matrix::Matrix,
-    product::{Packed, Write, multiply, multiply_packed, multiply_parallel},
+    product::{BLOCK_ROWS, Packed, Write, multiply, multiply_packed, multiply_parallel},
     scratch::Scratch,
     simd,
 };
@@ -156,7 +156,8 @@ impl Experts<'_> {
         let Filled { tokens: dtokens, weights: dweights, parameters } = filled;
         let Sizes { inputs, hidden, outputs } = self.sizes;
         let rows = self.routes.n_rows();
-        let tiles = self.routes.tiles(rows_per_tile(rows));
+        // Of one size on any number of threads, so that the sums over rows have the same bits.
+        let tiles = self.routes.tiles(BLOCK_ROWS);
         let mut dhidden = Scratch::new(rows * hidden);
         let mut activated = Scratch::new(rows * hidden);
         let down = self.packed(|expert| self.down(expert).transposed());
@@ -233,6 +234,8 @@ impl Experts<'_> {
             drop_out(dhidden);
             let activated = &mut activated[first * hidden..][..dhidden.len()];
             let of_rows = dhidden.chunks_exact_mut(hidden).zip(activated.chunks_exact_mut(hidden));
+            // Sums over the block alone, which are the same in a tile and in all rows of an expert.
+            let [mut of_up, mut of_down] = [vec![0.0; hidden], vec![0.0; outputs]];
             for (i, (dhidden, activated)) in (first..).zip(of_rows) {
                 let row = rows.start + i;
                 let before = &before[row * hidden..][..hidden];
@@ -244,9 +247,11 @@ impl Experts<'_> {
                     simd::scale(dhidden, weight);
                     simd::scale(activated, weight);
                 }
-                simd::add(up_bias, dhidden);
-                simd::add_scaled(down_bias, weight, doutput);
+                simd::add(&mut of_up, dhidden);
+                simd::add_scaled(&mut of_down, weight, doutput);
             }
+            simd::add(up_bias, &of_up);
+            simd::add(down_bias, &of_down);
             drop_out(activated);
         });
         if !tokens.is_empty() {

@@ -16,7 +16,7 @@ use super::{
     activation::Activation,
     dropout::Dropout,
     matrix::Matrix,
-    product::{Packed, ROWS, Write, multiply_packed},
+    product::{BLOCK_ROWS, Packed, ROWS, Write, multiply_packed},
     scratch::Scratch,
     simd,
 };
@@ -89,15 +89,14 @@ impl<'a> Routes<'a> {
         self.weights.map_or(1.0, |weights| weights[row])
     }
 
-    /// About equal parts of every expert's rows, whole tiles of a product, none larger than `largest`.
-    fn tiles(&self, largest: usize) -> Vec<Tile> {
+    /// Parts of every expert's rows, `size` each but the last.
+    fn tiles(&self, size: usize) -> Vec<Tile> {
         let mut tiles = Vec::new();
         for expert in 0..self.n_experts() {
             let Range { start, end } = self.of_expert(expert);
-            let parts = (end - start).div_ceil(largest).max(1);
-            let size = (end - start).div_ceil(parts).next_multiple_of(ROWS).max(1);
             let firsts = (start..end).step_by(size);
-            tiles.extend(firsts.map(|first| Tile { expert, rows: first..end.min(first + size) }));
+            let part = |first: usize| first..end.min(first.saturating_add(size));
+            tiles.extend(firsts.map(|first| Tile { expert, rows: part(first) }));
         }
         tiles
     }
@@ -141,9 +140,8 @@ impl<'a> Routes<'a> {
 /// thread has some.
 fn rows_per_tile(rows: usize) -> usize {
     const SMALLEST: usize = 4 * ROWS;
-    const LARGEST: usize = 24 * ROWS;
     let tasks = 2 * rayon::current_num_threads();
-    rows.div_ceil(tasks).next_multiple_of(ROWS).clamp(SMALLEST, LARGEST)
+    rows.div_ceil(tasks).next_multiple_of(ROWS).clamp(SMALLEST, BLOCK_ROWS)
 }
 
 /// Splits `values` into the tiles' rows, which lie one after another.

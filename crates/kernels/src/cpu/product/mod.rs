@@ -31,7 +31,7 @@ use super::{
 const DEPTH: usize = 384;
 
 /// Rows of a block: its left operand fits into the second cache.
-const BLOCK_ROWS: usize = 24 * ROWS;
+pub(crate) const BLOCK_ROWS: usize = 24 * ROWS;
 
 /// Columns of a block of a product that packs its right operand on the way.
 const BLOCK_COLUMNS: usize = 512;
