@@ -439,6 +439,33 @@ mod tests {
     }
 
     #[test]
+    fn figures_of_systems_that_do_not_exist_are_refused() {
+        let systems = "[[systems]]\nlabel = \"a\"\nrecipe = \"r.toml\"\n";
+        let top = "name = \"x\"\nabout = \"\"\nseeds = 1\nbaseline = \"a\"\n";
+        let recipe = "name = \"r\"\nabout = \"\"\nbase = \"vit\"\n";
+        let parsed = |figure: &str| {
+            let text = format!("{top}{figure}{systems}");
+            let files = [(STUDY, text.as_str()), ("r.toml", recipe)];
+            let files = files.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec();
+            Study::parse(files, Path::new(""))
+        };
+        let scan = |label: &str| {
+            format!(
+                "[[scans]]\ntitle = \"t\"\nx = \"L\"\n[[scans.lines]]\nlabel = \"l\"\n\
+                 points = [[0, \"{label}\"]]\n"
+            )
+        };
+        assert!(parsed("curves = [\"a\"]\n").is_ok() && parsed(&scan("a")).is_ok());
+        for figure in ["curves = [\"b\"]\n", &scan("b")] {
+            let message = format!("{:#}", parsed(figure).err().unwrap());
+            assert!(
+                message.contains("\"b\"") && message.contains("none of the systems"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
     fn a_study_of_an_earlier_version_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let old = "seeds = 1\nsettings = []\n\n[outside]\nx = \"/a\"\n";

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::simd::{exp, multiversion};
+use super::simd::{LANES, exp, multiversion};
 
 /// The nonlinearity of an MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -55,8 +55,6 @@ impl Activation {
 }
 
 /// Partial sums of a reduction.
-const LANES: usize = 32;
-
 #[derive(Default)]
 struct Lanes([f32; LANES]);
 

@@ -4,28 +4,11 @@ use rayon::prelude::*;
 
 use super::{
     rows_per_task,
-    simd::{self, multiversion},
+    simd::{self, LANES, multiversion, sum_by_lanes},
 };
-
-/// Partial sums of a row: two AVX-512 vectors.
-const LANES: usize = 32;
 
 /// Rows whose gradients of `γ` and `β` are summed by one task.
 const ROWS_PER_SUM: usize = 128;
-
-/// `Σ f(x)`, in a fixed order.
-#[inline(always)]
-fn sum_by_lanes(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
-    let mut lanes = [0.0_f32; LANES];
-    let blocks = x.chunks_exact(LANES);
-    let rest: f32 = blocks.remainder().iter().map(|x| f(*x)).sum();
-    for block in blocks {
-        for (lane, x) in lanes.iter_mut().zip(block) {
-            *lane += f(*x);
-        }
-    }
-    lanes.iter().sum::<f32>() + rest
-}
 
 multiversion! {
     /// One row; returns its mean and inverse deviation.

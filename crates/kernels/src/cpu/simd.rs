@@ -68,7 +68,21 @@ macro_rules! multiversion {
 pub(crate) use multiversion;
 
 /// Lanes of the partial sums in reductions: two AVX-512 vectors.
-const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
+
+/// `Σ f(a)`, in a fixed order.
+#[inline(always)]
+pub(crate) fn sum_by_lanes(a: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let blocks = a.chunks_exact(LANES);
+    let rest: f32 = blocks.remainder().iter().map(|a| f(*a)).sum();
+    for block in blocks {
+        for (lane, a) in lanes.iter_mut().zip(block) {
+            *lane += f(*a);
+        }
+    }
+    lanes.iter().sum::<f32>() + rest
+}
 
 multiversion! {
     /// `Σ a · b`, in a fixed order.

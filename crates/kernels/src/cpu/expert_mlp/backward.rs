@@ -179,9 +179,8 @@ impl Experts<'_> {
                     up_bias: &mut up_bias,
                     down_bias: &mut down_bias,
                 };
-                if let (Some(down), Some(up)) = (&down[tile.expert], &up[tile.expert]) {
-                    self.tile_backward(tile, [down, up], before, doutput, gradients);
-                }
+                let weights = [&down[tile.expert], &up[tile.expert]];
+                self.tile_backward(tile, weights, before, doutput, gradients);
                 (up_bias, down_bias)
             })
             .collect();

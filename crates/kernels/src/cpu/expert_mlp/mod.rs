@@ -1,9 +1,9 @@
 //! The MLPs of many experts on ragged sets of rows.
 //!
 //! Work is a queue of tiles, a tile being some rows of one expert, so that an expert with many rows
-//! does not idle a core and one without rows costs nothing. A tile gathers its rows, runs both
-//! products and everything between them while the hidden rows are near, and leaves its result in
-//! rows of its own; a last pass adds weighted rows up for every token, in a fixed order. The backward
+//! does not idle a core and one without rows costs nothing. Every expert's weights are packed once for all
+//! its tiles. A tile reads its rows where they lie, runs both products and everything between them
+//! while the hidden rows are near, and leaves its result in rows of its own; a last pass adds weighted rows up for every token, in a fixed order. The backward
 //! pass is in `backward.rs`.
 
 mod backward;
@@ -193,12 +193,12 @@ impl Experts<'_> {
         }
     }
 
-    /// A matrix of every expert in panels; nothing for experts without rows.
-    fn packed<'m>(&self, matrix: impl Fn(usize) -> Matrix<'m> + Sync) -> Vec<Option<Packed>> {
+    /// A matrix of every expert in panels; of experts without rows, an empty one.
+    fn packed<'m>(&self, matrix: impl Fn(usize) -> Matrix<'m> + Sync) -> Vec<Packed> {
         let experts = 0..self.routes.n_experts();
-        let of_expert = |expert: usize| {
-            let busy = !self.routes.of_expert(expert).is_empty();
-            busy.then(|| Packed::in_parallel(matrix(expert)))
+        let of_expert = |expert: usize| match self.routes.of_expert(expert).is_empty() {
+            true => Packed::new(Matrix::new(&[], 0, 0)),
+            false => Packed::in_parallel(matrix(expert)),
         };
         experts.into_par_iter().map(of_expert).collect()
     }
@@ -241,11 +241,10 @@ impl Experts<'_> {
         &self,
         Tile { expert, rows }: &Tile,
         tokens: &[f32],
-        [up, down]: [&Option<Packed>; 2],
+        [up, down]: [&Packed; 2],
         kept: &mut [f32],
         results: &mut [f32],
     ) {
-        let (Some(up), Some(down)) = (up, down) else { return };
         let Sizes { inputs, hidden, outputs } = self.sizes;
         let input = self.routes.of_rows(tokens, inputs, rows);
         let mut activated = Scratch::new(rows.len() * hidden);

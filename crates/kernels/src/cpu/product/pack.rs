@@ -4,37 +4,40 @@
 //! the last column is zero. A panel of a left operand that is stored by columns has the rows of a tile
 //! side by side.
 
+use std::ops::Range;
+
 use super::kernel::ROWS;
 use crate::cpu::{matrix::Matrix, simd};
 
-/// Rows `from..from + depth` of `right`, and its columns from `column` on, into panels.
-///
-/// - `panels`: `[panels, depth, width]`
-pub(super) fn right_panels(
-    right: Matrix,
-    from: usize,
-    depth: usize,
-    column: usize,
-    width: usize,
-    panels: &mut [f32],
-) {
+/// Which part of a right operand is packed: some rows, and the columns from `column` on, into panels of
+/// `width`.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) rows: Range<usize>,
+    pub(super) column: usize,
+    pub(super) width: usize,
+}
+
+/// - `panels`: `[panels, rows, width]`
+pub(super) fn right_panels(right: Matrix, part: Part, panels: &mut [f32]) {
     if right.is_transposed() {
-        transposed_panels(right, from, depth, column, width, panels);
+        transposed_panels(right, part, panels);
     } else {
-        copied_panels(right, from, depth, column, width, panels);
+        copied_panels(right, part, panels);
     }
 }
 
 simd::multiversion! {
     /// Panels of a matrix that is stored by rows.
-    fn copied_panels(right: Matrix, from: usize, depth: usize, column: usize, width: usize, panels: &mut [f32]) {
+    fn copied_panels(right: Matrix, part: Part, panels: &mut [f32]) {
+        let Part { rows, column, width } = part;
         match width {
-            16 => copied::<16>(right, from, depth, column, panels),
-            32 => copied::<32>(right, from, depth, column, panels),
+            16 => copied::<16>(right, rows, column, panels),
+            32 => copied::<32>(right, rows, column, panels),
             // The library's one panel.
             _ => {
-                for (row, place) in panels.chunks_exact_mut(width).enumerate() {
-                    place.copy_from_slice(&right.stored(from + row)[column..]);
+                for (row, place) in rows.zip(panels.chunks_exact_mut(width)) {
+                    place.copy_from_slice(&right.stored(row)[column..]);
                 }
             }
         }
@@ -45,24 +48,24 @@ simd::multiversion! {
 #[inline(always)]
 fn copied<const WIDTH: usize>(
     right: Matrix,
-    from: usize,
-    depth: usize,
+    rows: Range<usize>,
     column: usize,
     panels: &mut [f32],
 ) {
-    const ROWS: usize = 8;
+    const AT_A_TIME: usize = 8;
+    let depth = rows.len();
     let whole = (right.columns() - column) / WIDTH;
-    for first in (0..depth).step_by(ROWS) {
-        let count = ROWS.min(depth - first);
+    for first in (0..depth).step_by(AT_A_TIME) {
+        let count = AT_A_TIME.min(depth - first);
         // Whole panels of every row, and what is left of it.
-        let rows: [(&[[f32; WIDTH]], &[f32]); ROWS] =
+        let values: [(&[[f32; WIDTH]], &[f32]); AT_A_TIME] =
             std::array::from_fn(|row| match row < count {
-                true => right.stored(from + first + row)[column..].as_chunks(),
+                true => right.stored(rows.start + first + row)[column..].as_chunks(),
                 false => (&[][..], &[][..]),
             });
         for (panel, place) in panels.chunks_exact_mut(depth * WIDTH).enumerate() {
             let (places, _) = place[first * WIDTH..][..count * WIDTH].as_chunks_mut::<WIDTH>();
-            for (place, (values, rest)) in places.iter_mut().zip(rows) {
+            for (place, (values, rest)) in places.iter_mut().zip(values) {
                 if panel < whole {
                     *place = values[panel];
                 } else {
@@ -75,21 +78,15 @@ fn copied<const WIDTH: usize>(
 }
 
 /// Panels of a matrix that is stored by columns, squares of eight by eight at a time.
-fn transposed_panels(
-    right: Matrix,
-    from: usize,
-    depth: usize,
-    column: usize,
-    width: usize,
-    panels: &mut [f32],
-) {
-    let columns = right.columns();
+fn transposed_panels(right: Matrix, part: Part, panels: &mut [f32]) {
+    let Part { rows: taken, column, width } = part;
+    let (columns, depth) = (right.columns(), taken.len());
     for (panel, place) in panels.chunks_exact_mut(depth * width).enumerate() {
         let first = column + panel * width;
         for block in (0..width).step_by(8) {
             let count = columns.saturating_sub(first + block).min(8).min(width - block);
             let rows: [&[f32]; 8] = std::array::from_fn(|i| match i < count {
-                true => &right.stored(first + block + i)[from..from + depth],
+                true => &right.stored(first + block + i)[taken.clone()],
                 false => &[][..],
             });
             match simd::level() {

@@ -94,7 +94,7 @@ fn check(engine: Engine, [m, k, n]: [usize; 3], a: Storage, b: Storage, write: W
     let mut packed = before.clone();
     let mut finished = vec![0; m];
     let panels = Packed::with(engine, b, 2);
-    multiply_packed_with(engine, &mut packed, stride.max(1), write, a, &panels, |first, rows| {
+    multiply_packed(&mut packed, stride.max(1), write, a, &panels, |first, rows| {
         let count = rows.len().div_ceil(stride);
         finished[first..first + count].iter_mut().for_each(|times| *times += 1);
     });
