@@ -209,6 +209,21 @@ fn dense(size: &str) -> Option<ModelConfig> {
 mod tests {
     use super::*;
 
+    /// Paper 003 eq. 1 (weighted by the gate, no capacity), §3.2 (one expert for an image), §6.1 (top-1,
+    /// balancing loss 0.01), Table 1 (8 experts in the last 2 blocks, with a shared one).
+    #[test]
+    fn vimoe_has_the_experts_of_paper_003() {
+        let config = preset("vimoe-s14").unwrap();
+        let moe = config.moe().unwrap();
+        assert_eq!((moe.placement.clone(), moe.shared_expert), (Placement::Tail(2), true));
+        let router = &moe.router;
+        let choice = router.token_choice().unwrap();
+        assert_eq!((router.experts, choice.k, choice.capacity), (8, 1, None));
+        assert_eq!((router.noise, router.combine), (0.0, Default::default()));
+        assert_eq!(router.losses, [LossTerm::new(Loss::Balance, 0.01)]);
+        assert_eq!(router.scope, Scope::Image { decided_by: 0 });
+    }
+
     #[test]
     fn every_name_is_a_model_that_can_be_built() {
         for name in names() {
