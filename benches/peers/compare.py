@@ -1,8 +1,10 @@
 """Times this project and its peers in turn, on the same shapes, and writes a table.
 
-Every round runs each contender once, so that a noisy moment hits all of them; the figures are
+Every round has all contenders in turn, so that a noisy moment hits all of them; the figures are
 medians. Before each there is a pause: threads of OpenMP and ONNX Runtime spin for a while after their
-work in wait of more, on the cores of whoever comes next. Run it through `benches/peers/run`.
+work in wait of more, on the cores of whoever comes next. A pause leaves cold caches and sleeping
+threads, so one run behind it is not counted, and then as many are as take a quarter of a second:
+speeds are those of a model at work. Run it through `benches/peers/run`.
 """
 
 import argparse
@@ -17,10 +19,11 @@ TOKENS, WIDTH, HIDDEN = 2048, 384, 1536
 IMAGES, PER_IMAGE, HEADS, BLOCKS = 32, 64, 6, 4
 OURS = "ommatidia"
 PAUSE = 0.3
+ENOUGH = 0.25
 
 
 class Ours:
-    """This project's program, which answers every job with its seconds."""
+    """This project's program, which answers every job with the seconds of one run."""
 
     def __init__(self, program):
         self.process = subprocess.Popen(
@@ -28,18 +31,21 @@ class Ours:
         print(self.process.stdout.readline().strip())
 
     def job(self, name):
-        def run():
-            self.process.stdin.write(name + "\n")
+        def run(repeats=1):
+            self.process.stdin.write(f"{repeats} {name}\n")
             self.process.stdin.flush()
             return float(self.process.stdout.readline())
         return run
 
 
 def timed(function):
-    def run():
-        start = time.perf_counter()
+    """The mean seconds of some runs behind one that is not counted."""
+    def run(repeats=1):
         function()
-        return time.perf_counter() - start
+        start = time.perf_counter()
+        for _ in range(repeats):
+            function()
+        return (time.perf_counter() - start) / repeats
     return run
 
 
@@ -282,13 +288,12 @@ def main():
     ours = Ours(arguments.program)
     rows = []
     for name, tag, jobs in all_jobs(ours, arguments.compile):
+        repeats = {contender: max(1, round(ENOUGH / job())) for contender, job in jobs.items()}
         times = {contender: [] for contender in jobs}
-        for round_ in range(arguments.rounds + 2):
+        for _ in range(arguments.rounds):
             for contender, job in jobs.items():
                 time.sleep(PAUSE)
-                seconds = job()
-                if round_ >= 2:
-                    times[contender].append(seconds)
+                times[contender].append(job(repeats[contender]))
         medians = {contender: statistics.median(t) for contender, t in times.items()}
         ratios = {contender: quartiles(times[OURS], t) for contender, t in times.items()}
         rows.append({"job": name, "pass": tag, "seconds": medians, "quartiles": ratios})

@@ -1,12 +1,17 @@
 //! What is judged: one model, or several as one.
 
+use std::sync::Arc;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use omma_base::Seed;
 use omma_data::{
     Batch, Pixels,
     text::{TextCounts, Tokenizer},
 };
-use omma_model::{ModelConfig, MoeConfig, Output, VisionTransformer, systems::DeepEnsemble};
+use omma_model::{
+    ModelConfig, MoeConfig, Output, PackedWeights, VisionTransformer, packed_weights,
+    systems::DeepEnsemble,
+};
 use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +38,7 @@ pub struct System {
     tokenizers: Vec<Option<Tokenizer>>,
     /// What made its classes, if texts did.
     prompts: Option<PromptRecord>,
+    packed: Arc<PackedWeights>,
 }
 
 /// What made a zero-shot classifier.
@@ -153,12 +159,13 @@ impl System {
                 return Err(EvalError::Ensemble { first, other, what, left, right });
             }
         }
+        let packed = Arc::new(packed_weights(&models));
         let ensemble = DeepEnsemble::new(models)?;
         let pixels = pixels.expect("an ensemble has a first model");
         let (device, seed) = (device.clone(), Seed::new(0));
         let tokenizers = vec![None; names.len()];
         let (judged, prompts) = (None, None);
-        Ok(Self { names, ensemble, judged, pixels, device, seed, tokenizers, prompts })
+        Ok(Self { names, ensemble, judged, pixels, device, seed, tokenizers, prompts, packed })
     }
 
     /// The same with what turns texts into tokens, per model.
@@ -185,9 +192,10 @@ impl System {
             let labels = labels.tensor(&self.device).transpose();
             models.push(self.ensemble.models()[place].clone().with_labels(labels)?);
         }
+        let packed = Arc::new(packed_weights(&models));
         let ensemble = DeepEnsemble::new(models)?;
         let prompts = Some(PromptRecord { templates: templates.lines().to_vec(), texts });
-        Ok(Self { ensemble, prompts, ..self })
+        Ok(Self { ensemble, prompts, packed, ..self })
     }
 
     /// What made its classes, if texts did.
@@ -371,7 +379,8 @@ impl System {
         self.models().zip(0..).map(move |(model, number)| {
             let mode = model.config().prediction_mode(seed.numbered(number));
             // On a thread of the pool, where work that is cut up begins without waking another thread.
-            Ok(rayon::scope(|_| model.forward(images.clone(), &mode))?)
+            let forward = || model.forward(images.clone(), &mode);
+            Ok(rayon::scope(|_| self.packed.using(forward))?)
         })
     }
 

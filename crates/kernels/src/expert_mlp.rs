@@ -12,7 +12,7 @@ use crate::{
         scratch::Scratch,
     },
     fused::{Array, FusedOp, Input, apply},
-    portable,
+    packed_weights, portable,
 };
 
 /// Which token rows go to which expert: rows sorted by expert, with offsets.
@@ -157,7 +157,8 @@ impl FusedOp<6> for ExpertMlp {
 
     fn forward(&self, inputs: [Array; 6], keep: bool) -> (Array, Option<Self::Saved>) {
         let experts = self.experts(&inputs);
-        let (output, kept) = experts.forward(inputs[0].values(), keep);
+        let kept = [&inputs[2], &inputs[4]].map(|weights| packed_weights::kept(weights.values()));
+        let (output, kept) = experts.forward(inputs[0].values(), kept, keep);
         let output = Array::new(output, &[self.dispatch.n_tokens, experts.sizes.outputs]);
         (output, kept.map(|kept| (inputs, Arc::new(kept))))
     }

@@ -24,7 +24,7 @@
 //! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. Any number of threads gives the
 //! same bits, except by the library, whose products are cut differently.
 //!
-//! Programs that train should use [`memory::Allocator`].
+//! Programs that predict pack a model's weights once with [`PackedWeights`]; programs that train should use [`memory::Allocator`].
 //!
 //! This is the only crate of the workspace with `unsafe` code: the products, the calls of functions
 //! compiled for a detected instruction set, and the allocator.
@@ -39,6 +39,7 @@ mod linear;
 pub mod memory;
 mod mixing;
 mod mlp;
+mod packed_weights;
 pub mod portable;
 mod soft_moe;
 
@@ -50,6 +51,7 @@ pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use mixing::{Mixing, mix};
 pub use mlp::mlp;
+pub use packed_weights::PackedWeights;
 /// Multiplies by the mask of a [`Dropout`]; the same everywhere, no fused form.
 pub use portable::dropout;
 pub use soft_moe::soft_moe;

@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use crate::{
     cpu::linear,
     fused::{Array, FusedOp, Input, apply},
+    packed_weights::kept,
     portable,
 };
 
@@ -41,7 +42,8 @@ struct Linear;
 impl Linear {
     fn run(x: &Array, weight: &Array, bias: Option<&Array>) -> Array {
         let sizes: [usize; 2] = weight.shape().try_into().expect("a weight is a matrix");
-        let y = linear::forward(x.values(), weight.values(), bias.map(Array::values), sizes);
+        let (x_values, weight, bias) = (x.values(), weight.values(), bias.map(Array::values));
+        let y = linear::forward(x_values, weight, bias, sizes, kept(weight).as_ref());
         let mut shape = x.shape();
         *shape.last_mut().expect("an input has features") = sizes[1];
         Array::new(y, &shape)

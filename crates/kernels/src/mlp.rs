@@ -12,7 +12,7 @@ use crate::{
         scratch::Scratch,
     },
     fused::{Array, FusedOp, Input, apply},
-    portable,
+    packed_weights, portable,
 };
 
 /// `act(x · up + up_bias) · down + down_bias` over the last axis.
@@ -72,8 +72,9 @@ impl FusedOp<5> for Mlp {
     type Saved = ([Array; 5], Arc<Scratch>);
 
     fn forward(&self, inputs: [Array; 5], keep: bool) -> (Array, Option<Self::Saved>) {
+        let kept = [&inputs[1], &inputs[3]].map(|weights| packed_weights::kept(weights.values()));
         let (output, kept) =
-            self.with_expert(&inputs, |expert| expert.forward(inputs[0].values(), keep));
+            self.with_expert(&inputs, |expert| expert.forward(inputs[0].values(), kept, keep));
         let mut shape = inputs[0].shape();
         *shape.last_mut().expect("an input has features") = inputs[4].shape()[0];
         (Array::new(output, &shape), kept.map(|kept| (inputs, Arc::new(kept))))

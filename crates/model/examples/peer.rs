@@ -1,9 +1,9 @@
-//! This project's side of `benches/peers`: runs one job per line of its input and answers with the
-//! seconds it took. See `benches/peers/README.md`.
+//! This project's side of `benches/peers`: a line of its input is a number and a job, which it runs once
+//! and then so many times, and answers with the mean seconds of these. See `benches/peers/README.md`.
 
 #![expect(clippy::print_stdout, reason = "the times are this program's result")]
 
-use std::{hint::black_box, io::BufRead, time::Instant};
+use std::{hint::black_box, io::BufRead, sync::Arc, time::Instant};
 
 use burn::{
     module::Module,
@@ -11,8 +11,8 @@ use burn::{
 };
 use omma_kernels::{Activation, layer_norm, linear, self_attention};
 use omma_model::{
-    ExpertStart, MlpConfig, Mode, MoeLayerConfig, Pairs, apply_settings, preset, softmax_contrast,
-    text_tensor,
+    ExpertStart, MlpConfig, Mode, MoeLayerConfig, Pairs, apply_settings, packed_weights, preset,
+    softmax_contrast, text_tensor,
 };
 use omma_routing::{Allocation, Context, Layout, RouterConfig, Seed, TokenChoice};
 use rand::RngExt;
@@ -59,14 +59,21 @@ fn main() {
     jobs.push(("contrast experts".to_owned(), contrast(true)));
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("the input can be read");
-        match jobs.iter_mut().find(|(name, _)| *name == line.trim()) {
+        let wanted = line.trim().split_once(' ');
+        let wanted = wanted.and_then(|(repeats, name)| Some((repeats.parse::<u32>().ok()?, name)));
+        let job = wanted.and_then(|(repeats, wanted)| {
+            let (_, job) = jobs.iter_mut().find(|(name, _)| name == wanted)?;
+            Some((repeats, job))
+        });
+        match job {
             None => println!("unknown job"),
-            Some((_, job)) => {
+            // As the trainer does: on a thread of the pool.
+            Some((repeats, job)) => rayon::scope(|_| {
+                job();
                 let start = Instant::now();
-                // As the trainer does: on a thread of the pool.
-                rayon::scope(|_| job());
-                println!("{}", start.elapsed().as_secs_f64());
-            }
+                (0..repeats).for_each(|_| job());
+                println!("{}", (start.elapsed() / repeats.max(1)).as_secs_f64());
+            }),
         }
     }
 }
@@ -109,9 +116,11 @@ fn model(name: &str, settings: &[&str], batch: usize) -> Job {
     let config = preset(name).expect("it is a preset");
     let config = apply_settings(&config, &settings).expect("settings of that preset");
     let model = config.init(Seed::new(2), &device).expect("a model that can be built");
+    let packed = Arc::new(packed_weights(std::slice::from_ref(&model)));
     let images = random([batch, 224, 224, 3], 1.0, &device);
     Box::new(move || {
-        let output = model.forward(images.clone(), &Mode::Inference).expect("finite logits");
+        let forward = || model.forward(images.clone(), &Mode::Inference);
+        let output = packed.using(forward).expect("finite logits");
         finish(output.predictions.logits, false);
     })
 }

@@ -76,9 +76,10 @@ pub use layers::{
 };
 pub use mode::Mode;
 pub use omma_kernels::Activation;
+pub use omma_kernels::PackedWeights;
 pub use pairs::{Embedded, Pairs, TEXTS, text_tensor};
 pub use parameters::{
-    Parameter, ParameterValues, frozen, parameter_values, parameters, with_values,
+    Parameter, ParameterValues, frozen, packed_weights, parameter_values, parameters, with_values,
 };
 pub use predictions::Predictions;
 pub use tensors::{FloatType, TensorInfo, TensorSource, open_tensors};

@@ -8,6 +8,7 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
     tensor::{Tensor, TensorData},
 };
+use omma_kernels::PackedWeights;
 
 use crate::{
     error::{ModelError, Result},
@@ -113,6 +114,19 @@ pub fn parameter_values(model: &VisionTransformer) -> Vec<ParameterValues> {
     let mut all = Collect(Path::default(), Vec::new());
     model.visit(&mut all);
     all.1
+}
+
+/// The weights of models that only predict, to be packed for the machine once.
+pub fn packed_weights(models: &[VisionTransformer]) -> PackedWeights {
+    struct Add(PackedWeights);
+    impl ModuleVisitor for Add {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.add(&param.val());
+        }
+    }
+    let mut all = Add(PackedWeights::default());
+    models.iter().for_each(|model| model.visit(&mut all));
+    all.0
 }
 
 /// Gives every parameter the values that `values` has for it, or leaves it its own where there are none.

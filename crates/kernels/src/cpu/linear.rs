@@ -1,24 +1,28 @@
 //! `y = x · W + b`.
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
 use super::{
     matrix::{Matrix, sum_of_rows},
-    product::{Packed, multiply_packed_into, multiply_parallel_into},
+    product::{Kept, Packed, Panels, multiply_packed_into, multiply_parallel_into},
     rows_per_task, simd,
     unfilled::{Blank, filled, unfilled},
 };
 
 /// - `x`: `[rows, inputs]`, `weight`: `[inputs, outputs]`, `bias`: `[outputs]` or nothing
+/// - `kept`: who keeps the weight's panels, if anybody
 /// - returns: `[rows, outputs]`
 pub(crate) fn forward(
     x: &[f32],
     weight: &[f32],
     bias: Option<&[f32]>,
     [inputs, outputs]: [usize; 2],
+    kept: Option<&Arc<Kept>>,
 ) -> Vec<f32> {
     let rows = x.len() / inputs;
-    let weight = Packed::in_parallel(Matrix::new(weight, inputs, outputs));
+    let weight = Panels::of(kept, 0, Matrix::new(weight, inputs, outputs));
     by_rows(Matrix::new(x, rows, inputs), &weight, outputs, bias)
 }
 

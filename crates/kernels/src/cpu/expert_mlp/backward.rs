@@ -160,8 +160,8 @@ impl Experts<'_> {
         let tiles = self.routes.tiles(BLOCK_ROWS);
         let mut dhidden = Scratch::new(rows * hidden);
         let mut activated = Scratch::new(rows * hidden);
-        let down = self.packed(|expert| self.down(expert).transposed());
-        let up = self.packed(|expert| self.up(expert).transposed());
+        let down = self.packed(None, |expert| self.down(expert).transposed());
+        let up = self.packed(None, |expert| self.up(expert).transposed());
         let biases: Vec<(Vec<f32>, Vec<f32>)> = tiles
             .par_iter()
             .zip(split(&tiles, &mut dhidden, hidden))
@@ -179,7 +179,7 @@ impl Experts<'_> {
                     up_bias: &mut up_bias,
                     down_bias: &mut down_bias,
                 };
-                let weights = [&down[tile.expert], &up[tile.expert]];
+                let weights: [&Packed; 2] = [&down[tile.expert], &up[tile.expert]];
                 self.tile_backward(tile, weights, before, doutput, gradients);
                 (up_bias, down_bias)
             })

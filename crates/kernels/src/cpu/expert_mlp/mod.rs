@@ -8,7 +8,7 @@
 
 mod backward;
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use rayon::prelude::*;
 
@@ -16,7 +16,7 @@ use super::{
     activation::Activation,
     dropout::Dropout,
     matrix::Matrix,
-    product::{BLOCK_ROWS, Packed, ROWS, Write, multiply_packed},
+    product::{BLOCK_ROWS, Kept, Packed, Panels, ROWS, Write, multiply_packed},
     scratch::Scratch,
     simd,
 };
@@ -194,23 +194,34 @@ impl Experts<'_> {
     }
 
     /// A matrix of every expert in panels; of experts without rows, an empty one.
-    fn packed<'m>(&self, matrix: impl Fn(usize) -> Matrix<'m> + Sync) -> Vec<Packed> {
+    fn packed<'m>(
+        &self,
+        kept: Option<&Arc<Kept>>,
+        matrix: impl Fn(usize) -> Matrix<'m> + Sync,
+    ) -> Vec<Panels> {
         let experts = 0..self.routes.n_experts();
         let of_expert = |expert: usize| match self.routes.of_expert(expert).is_empty() {
-            true => Packed::new(Matrix::new(&[], 0, 0)),
-            false => Packed::in_parallel(matrix(expert)),
+            true => Panels::Own(Packed::new(Matrix::new(&[], 0, 0))),
+            false => Panels::of(kept, expert, matrix(expert)),
         };
         experts.into_par_iter().map(of_expert).collect()
     }
 
     /// - `tokens`: `[n_tokens, inputs]`
+    /// - `up`, `down`: who keeps the panels of these, if anybody
     /// - returns: `[n_tokens, outputs]`, and if `keep` the hidden rows before the activation,
     ///   `[rows, hidden]`, for the backward pass
-    pub(crate) fn forward(&self, tokens: &[f32], keep: bool) -> (Vec<f32>, Option<Scratch>) {
+    pub(crate) fn forward(
+        &self,
+        tokens: &[f32],
+        [up, down]: [Option<Arc<Kept>>; 2],
+        keep: bool,
+    ) -> (Vec<f32>, Option<Scratch>) {
         let Sizes { hidden, outputs, .. } = self.sizes;
         let rows = self.routes.n_rows();
         let tiles = self.routes.tiles(rows_per_tile(rows));
-        let (up, down) = (self.packed(|e| self.up(e)), self.packed(|e| self.down(e)));
+        let up = self.packed(up.as_ref(), |expert| self.up(expert));
+        let down = self.packed(down.as_ref(), |expert| self.down(expert));
         let mut kept = Scratch::new(if keep { rows * hidden } else { 0 });
         let mut run = |results: &mut [f32]| {
             tiles
@@ -219,7 +230,7 @@ impl Experts<'_> {
                 .zip(split_or_empty(&tiles, &mut kept, hidden))
                 .with_max_len(1)
                 .for_each(|((tile, results), kept)| {
-                    let weights = [&up[tile.expert], &down[tile.expert]];
+                    let weights: [&Packed; 2] = [&up[tile.expert], &down[tile.expert]];
                     self.tile_forward(tile, tokens, weights, kept, results);
                 });
         };

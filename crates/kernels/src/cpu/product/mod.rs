@@ -10,12 +10,14 @@
 //! | `left.rs` | where it finds the rows of a left operand |
 //! | `pack.rs` | operands in the order in which it reads them |
 //! | `packed.rs` | a right operand for many products, and these |
+//! | `kept.rs` | right operands for many operations |
 //! | `library.rs` | the `gemm` crate |
 //!
 //! An element of the result is summed over the inner dimension in blocks that depend on its length
 //! alone, so that it has the same bits in whatever piece of the product it is computed. Machines
 //! without AVX2 multiply by the `gemm` crate, which does not promise that.
 
+mod kept;
 mod kernel;
 mod left;
 mod library;
@@ -27,6 +29,7 @@ use std::{ops::Range, sync::OnceLock};
 use rayon::prelude::*;
 
 pub(crate) use self::{
+    kept::{Kept, Panels},
     kernel::ROWS,
     packed::{Packed, multiply_packed, multiply_packed_into},
 };
