@@ -461,3 +461,29 @@ fn with_and_without_a_graph() {
     let gradients = linear(y, weight, None).sum().backward();
     assert!(x.grad(&gradients).is_some());
 }
+
+/// A network that only predicts is cut by columns where it has few rows and keeps nothing for a backward pass, and
+/// has the bits of one that learns.
+#[test]
+fn a_network_predicts_the_bits_that_it_learns_with() {
+    for rows in [1, 50, 197, 1000] {
+        let shapes: [&[usize]; 5] = [&[rows, 33], &[33, 300], &[300], &[300, 17], &[17]];
+        let leaves = shapes.iter().zip(1..).map(|(shape, seed)| Leaf::random(shape, seed));
+        let leaves: Vec<Leaf> = leaves.collect();
+        for form in FORMS {
+            let output = |device: &Device, learns: bool| -> Vec<f32> {
+                let tensors = leaves.iter().map(|leaf| {
+                    let data = TensorData::new(leaf.values.clone(), [leaf.values.len()]);
+                    let tensor = Tensor::<1>::from_data(data, device);
+                    if learns { tensor.require_grad() } else { tensor }
+                });
+                let shapes = leaves.iter().map(|leaf| leaf.shape.clone()).collect();
+                let x = Inputs { flat: tensors.collect(), shapes };
+                let y = mlp(x.get::<2>(0), (x.get(1), x.get(2)), (x.get(3), x.get(4)), form, None);
+                y.try_into_vec_as().unwrap()
+            };
+            let learned = output(&Device::flex().autodiff(), true);
+            assert_eq!(output(&Device::flex(), false), learned, "{rows} rows, {form:?}");
+        }
+    }
+}

@@ -35,6 +35,20 @@ impl Activation {
         }
     }
 
+    /// `x = f(x + bias)`, where nobody needs the input again.
+    pub(crate) fn forward_biased_in_place(self, x: &mut [f32], bias: &[f32]) {
+        /// Values at a time, in the first cache.
+        const CHUNK: usize = 256;
+        let mut activated = [0.0; CHUNK];
+        for row in x.chunks_exact_mut(bias.len()) {
+            for (x, bias) in row.chunks_mut(CHUNK).zip(bias.chunks(CHUNK)) {
+                let activated = &mut activated[..x.len()];
+                self.forward_biased(x, bias, activated);
+                x.copy_from_slice(activated);
+            }
+        }
+    }
+
     /// `y = f(x)`.
     pub(crate) fn forward(self, x: &[f32], y: &mut [f32]) {
         match self {

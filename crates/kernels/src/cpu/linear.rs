@@ -6,7 +6,10 @@ use rayon::prelude::*;
 
 use super::{
     matrix::{Matrix, sum_of_rows},
-    product::{Kept, Packed, Panels, multiply_packed_into, multiply_parallel_into},
+    product::{
+        Kept, Packed, Panels, has_few_rows, multiply_packed_by_columns, multiply_packed_into,
+        multiply_parallel_into,
+    },
     rows_per_task, simd,
     unfilled::{Blank, filled, unfilled},
 };
@@ -23,12 +26,21 @@ pub(crate) fn forward(
 ) -> Vec<f32> {
     let rows = x.len() / inputs;
     let weight = Panels::of(kept, 0, Matrix::new(weight, inputs, outputs));
-    by_rows(Matrix::new(x, rows, inputs), &weight, outputs, bias)
+    multiplied(Matrix::new(x, rows, inputs), &weight, outputs, bias)
 }
 
-/// `x · weight + bias`, rows cut among the threads.
-fn by_rows(x: Matrix, weight: &Packed, outputs: usize, bias: Option<&[f32]>) -> Vec<f32> {
+/// `x · weight + bias`, rows or columns cut among the threads.
+fn multiplied(x: Matrix, weight: &Packed, outputs: usize, bias: Option<&[f32]>) -> Vec<f32> {
     let mut y = unfilled(x.rows() * outputs);
+    if has_few_rows(x.rows()) {
+        multiply_packed_by_columns(&mut y, x, weight, |_, columns, y| {
+            if let Some(bias) = bias {
+                simd::add(y, &bias[columns]);
+            }
+        });
+        // SAFETY: the product writes all of it.
+        return unsafe { filled(y) };
+    }
     let per_task = rows_per_task(x.rows());
     y.par_chunks_mut((per_task * outputs).max(1)).enumerate().for_each(|(task, y)| {
         let y: &mut [Blank] = y;
@@ -55,7 +67,7 @@ pub(crate) fn backward(
     let (x, weight) = (Matrix::new(x, rows, inputs), Matrix::new(weight, inputs, outputs));
     let gradient = Matrix::new(dy, rows, outputs);
     let dx = wanted[0]
-        .then(|| by_rows(gradient, &Packed::in_parallel(weight.transposed()), inputs, None));
+        .then(|| multiplied(gradient, &Packed::in_parallel(weight.transposed()), inputs, None));
     let dweight = wanted[1].then(|| {
         let mut dweight = unfilled(inputs * outputs);
         multiply_parallel_into(&mut dweight, x.transposed(), gradient);

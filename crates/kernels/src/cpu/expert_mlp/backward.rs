@@ -9,13 +9,16 @@ use std::cmp::Reverse;
 
 use rayon::prelude::*;
 
-use super::{Experts, Sizes, Tile, split, split_or_empty};
+use super::{Experts, Sizes, Tile, equal_rows_per_tile, split, split_or_empty};
 use crate::cpu::{
     matrix::Matrix,
     product::{BLOCK_ROWS, Packed, Write, multiply, multiply_packed, multiply_parallel},
     scratch::Scratch,
     simd,
 };
+
+/// Tiles of one expert alone are so many, or a multiple of it, which two or four threads share alike.
+const PARTS_OF_ONE: usize = 4;
 
 /// Gradients of all inputs, as far as they are wanted: tokens, weights, up, its bias, down, its bias.
 pub(crate) type Gradients = [Option<Vec<f32>>; 6];
@@ -156,8 +159,13 @@ impl Experts<'_> {
         let Filled { tokens: dtokens, weights: dweights, parameters } = filled;
         let Sizes { inputs, hidden, outputs } = self.sizes;
         let rows = self.routes.n_rows();
-        // Of one size on any number of threads, so that the sums over rows have the same bits.
-        let tiles = self.routes.tiles(BLOCK_ROWS);
+        // Of one size on any number of threads, so that the sums over rows have the same bits. One expert alone
+        // is never handled by expert, whose sums are over blocks.
+        let per_tile = match self.routes.n_experts() {
+            1 => equal_rows_per_tile(rows, PARTS_OF_ONE),
+            _ => BLOCK_ROWS,
+        };
+        let tiles = self.routes.tiles(per_tile);
         let mut dhidden = Scratch::new(rows * hidden);
         let mut activated = Scratch::new(rows * hidden);
         let down = self.packed(None, |expert| self.down(expert).transposed());

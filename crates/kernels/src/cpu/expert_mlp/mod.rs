@@ -7,6 +7,7 @@
 //! pass is in `backward.rs`.
 
 mod backward;
+mod few_rows;
 
 use std::{ops::Range, sync::Arc};
 
@@ -144,6 +145,12 @@ fn rows_per_tile(rows: usize) -> usize {
     rows.div_ceil(tasks).next_multiple_of(ROWS).clamp(SMALLEST, BLOCK_ROWS)
 }
 
+/// The same where all rows are one expert's: `parts` tiles, or a multiple of it, of about equal sizes.
+fn equal_rows_per_tile(rows: usize, parts: usize) -> usize {
+    let tiles = rows.div_ceil(BLOCK_ROWS).next_multiple_of(parts);
+    rows.div_ceil(tiles.max(1)).next_multiple_of(ROWS).max(ROWS)
+}
+
 /// Splits `values` into the tiles' rows, which lie one after another.
 fn split<'v>(tiles: &[Tile], mut values: &'v mut [f32], width: usize) -> Vec<&'v mut [f32]> {
     let parts = tiles.iter().map(|tile| {
@@ -219,9 +226,16 @@ impl Experts<'_> {
     ) -> (Vec<f32>, Option<Scratch>) {
         let Sizes { hidden, outputs, .. } = self.sizes;
         let rows = self.routes.n_rows();
-        let tiles = self.routes.tiles(rows_per_tile(rows));
+        let per_tile = match self.routes.n_experts() {
+            1 => equal_rows_per_tile(rows, rayon::current_num_threads()),
+            _ => rows_per_tile(rows),
+        };
+        let tiles = self.routes.tiles(per_tile);
         let up = self.packed(up.as_ref(), |expert| self.up(expert));
         let down = self.packed(down.as_ref(), |expert| self.down(expert));
+        if !keep && self.is_one_for_few_rows() {
+            return (self.forward_by_columns(tokens, [&up[0], &down[0]]), None);
+        }
         let mut kept = Scratch::new(if keep { rows * hidden } else { 0 });
         let mut run = |results: &mut [f32]| {
             tiles
@@ -259,12 +273,17 @@ impl Experts<'_> {
         let Sizes { inputs, hidden, outputs } = self.sizes;
         let input = self.routes.of_rows(tokens, inputs, rows);
         let mut activated = Scratch::new(rows.len() * hidden);
-        let mut own = Scratch::new(if kept.is_empty() { rows.len() * hidden } else { 0 });
-        let before = if kept.is_empty() { &mut *own } else { kept };
-        multiply_packed(before, hidden, Write::Replace, input, up, |first, before| {
-            let activated = &mut activated[first * hidden..][..before.len()];
-            self.activation.forward_biased(before, self.up_bias(*expert), activated);
-        });
+        let bias = self.up_bias(*expert);
+        if kept.is_empty() {
+            multiply_packed(&mut activated, hidden, Write::Replace, input, up, |_, activated| {
+                self.activation.forward_biased_in_place(activated, bias);
+            });
+        } else {
+            multiply_packed(kept, hidden, Write::Replace, input, up, |first, kept| {
+                let activated = &mut activated[first * hidden..][..kept.len()];
+                self.activation.forward_biased(kept, bias, activated);
+            });
+        }
         self.drop_out(&mut activated, rows);
         let activated = Matrix::new(&activated, rows.len(), hidden);
         let bias = self.down_bias(*expert);

@@ -31,7 +31,7 @@ use rayon::prelude::*;
 pub(crate) use self::{
     kept::{Kept, Panels},
     kernel::ROWS,
-    packed::{Packed, multiply_packed, multiply_packed_into},
+    packed::{Packed, multiply_packed, multiply_packed_by_columns, multiply_packed_into},
 };
 use self::{
     kernel::{Kernel, Panel, Place},
@@ -50,6 +50,12 @@ const DEPTH: usize = 384;
 
 /// Rows of a block: its left operand fits into the second cache.
 pub(crate) const BLOCK_ROWS: usize = 24 * ROWS;
+
+/// Whether a product is better cut by columns than by rows: so few rows that every task would pass all of the right
+/// operand for little, and that one task more or less is a good part of the work.
+pub(crate) fn has_few_rows(rows: usize) -> bool {
+    rows < 2 * BLOCK_ROWS * rayon::current_num_threads()
+}
 
 /// Columns of a block of a product that packs its right operand on the way.
 const BLOCK_COLUMNS: usize = 512;

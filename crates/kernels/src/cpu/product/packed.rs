@@ -5,7 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::{
-    BLOCK_ROWS, Engine, Write, check_room, clear, depth_blocks,
+    BLOCK_ROWS, Engine, Shared, Write, check_room, clear, depth_blocks,
     kernel::{Panel, Place},
     left::LeftBlock,
     library,
@@ -113,6 +113,41 @@ pub(crate) fn multiply_packed_into(
     }
 }
 
+/// [`multiply_packed_into`] on all threads, columns cut among them, for few rows: every thread passes only its own
+/// panels, and all have as much to do. What is done goes to `finish` row by row, a part of its columns at a time.
+pub(crate) fn multiply_packed_by_columns(
+    c: &mut [Blank],
+    a: Matrix,
+    b: &Packed,
+    finish: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
+) {
+    let (m, n) = (a.rows(), b.columns);
+    assert_eq!(a.columns(), b.depth, "product: inner sizes");
+    assert_eq!(c.len(), m * n, "product: room for the result");
+    if c.is_empty() {
+        return;
+    }
+    let result = Shared(c.as_mut_ptr().cast());
+    let panels = n.div_ceil(b.width);
+    let part = panels.div_ceil(rayon::current_num_threads());
+    (0..panels.div_ceil(part)).into_par_iter().with_max_len(1).for_each(|task| {
+        let own = task * part..panels.min((task + 1) * part);
+        let columns = own.start * b.width..n.min(own.end * b.width);
+        for first in (0..m).step_by(BLOCK_ROWS) {
+            let a = a.slice_rows(first, BLOCK_ROWS.min(m - first));
+            // SAFETY: within the result, whose columns belong to one task each.
+            let c = unsafe { result.pointer().add(first * n + columns.start) };
+            // SAFETY: as above, and what replaces does not read.
+            unsafe { multiply_block(c, n, Write::Replace, a, b, own.clone()) };
+            for row in 0..a.rows() {
+                // SAFETY: as above, and these columns of this row are written now.
+                let done = unsafe { std::slice::from_raw_parts_mut(c.add(row * n), columns.len()) };
+                finish(first + row, columns.clone(), done);
+            }
+        }
+    });
+}
+
 /// # Safety
 /// `c` points to as many rows as `a` has, `stride` apart, of as many values as `b` has columns; at
 /// least one each, and nobody else uses them. To be added to, or where there are gaps between rows, all
@@ -128,40 +163,60 @@ unsafe fn multiply_packed_at(
     let (m, n) = (a.rows(), b.columns);
     for first in (0..m).step_by(BLOCK_ROWS) {
         let count = BLOCK_ROWS.min(m - first);
-        let a = a.slice_rows(first, count);
         // SAFETY: within the rows that the caller promises.
         let c = unsafe { c.add(first * stride) };
-        if b.depth == 0 {
-            // SAFETY: as above.
-            unsafe { clear(c, stride, count, n, write) };
-        }
-        for (inner, panels) in b.blocks() {
-            let add = write == Write::Add || inner.start > 0;
-            let depth = inner.len();
-            match b.engine {
-                Engine::Library => {
-                    let right = Matrix::new(panels, depth, n);
-                    let left = a.slice_columns(inner.start, depth);
-                    // SAFETY: as above.
-                    unsafe { library::multiply_at(c, stride, add, left, right) };
-                }
-                Engine::Tiles { kernel, .. } => {
-                    let left = LeftBlock::new(a, inner);
-                    for (panel, values) in panels.chunks_exact(depth * b.width).enumerate() {
-                        let right = Panel { first: values.as_ptr(), stride: b.width };
-                        let column = panel * b.width;
-                        let columns = b.width.min(n - column);
-                        // SAFETY: within the columns that the caller promises.
-                        let place = Place { first: unsafe { c.add(column) }, stride, add };
-                        // SAFETY: the engine is this machine's; the panel has `depth` rows of its
-                        // width, and the place `count` rows of `columns`.
-                        unsafe { left.multiply(kernel, depth, right, b.width, place, columns) };
-                    }
-                }
-            }
-        }
+        let panels = 0..n.div_ceil(b.width);
+        // SAFETY: as above.
+        unsafe { multiply_block(c, stride, write, a.slice_rows(first, count), b, panels) };
         // SAFETY: the rows of this block are written now, and gaps between them have values.
         let done = unsafe { std::slice::from_raw_parts_mut(c, (count - 1) * stride + n) };
         finish(first, done);
+    }
+}
+
+/// Some panels of a product of at most [`BLOCK_ROWS`] rows.
+///
+/// # Safety
+/// `c` points to as many rows as `a` has, `stride` apart, of as many values as these panels have columns; at
+/// least one each, and nobody else uses them. To be added to, they have values.
+unsafe fn multiply_block(
+    c: *mut f32,
+    stride: usize,
+    write: Write,
+    a: Matrix,
+    b: &Packed,
+    panels: Range<usize>,
+) {
+    let count = a.rows();
+    let columns = b.columns.min(panels.end * b.width) - panels.start * b.width;
+    if b.depth == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { clear(c, stride, count, columns, write) };
+    }
+    for (inner, all) in b.blocks() {
+        let add = write == Write::Add || inner.start > 0;
+        let depth = inner.len();
+        let values = &all[panels.start * depth * b.width..panels.end * depth * b.width];
+        match b.engine {
+            Engine::Library => {
+                let right = Matrix::new(values, depth, columns);
+                let left = a.slice_columns(inner.start, depth);
+                // SAFETY: the caller's promise.
+                unsafe { library::multiply_at(c, stride, add, left, right) };
+            }
+            Engine::Tiles { kernel, .. } => {
+                let left = LeftBlock::new(a, inner);
+                for (panel, values) in values.chunks_exact(depth * b.width).enumerate() {
+                    let right = Panel { first: values.as_ptr(), stride: b.width };
+                    let column = panel * b.width;
+                    let columns = b.width.min(columns - column);
+                    // SAFETY: within the columns that the caller promises.
+                    let place = Place { first: unsafe { c.add(column) }, stride, add };
+                    // SAFETY: the engine is this machine's; the panel has `depth` rows of its
+                    // width, and the place `count` rows of `columns`.
+                    unsafe { left.multiply(kernel, depth, right, b.width, place, columns) };
+                }
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::*;
+use crate::cpu::unfilled::{filled, unfilled};
 
 /// All that this machine can run: the widest vectors, AVX2 where wider ones are too, and the library.
 fn engines() -> Vec<Engine> {
@@ -101,6 +102,9 @@ fn check(engine: Engine, [m, k, n]: [usize; 3], a: Storage, b: Storage, write: W
     if n > 0 {
         assert_eq!(finished, vec![1; m], "every row is finished once");
     }
+    if write == Write::Replace && gap == 0 {
+        assert_eq!(by_columns(a, &panels, n), packed, "cut by columns");
+    }
     for row in 0..m {
         for column in 0..stride {
             let at = row * stride + column;
@@ -117,6 +121,20 @@ fn check(engine: Engine, [m, k, n]: [usize; 3], a: Storage, b: Storage, write: W
             }
         }
     }
+}
+
+/// A product whose columns are cut among three threads, with a sign that every value changes once.
+fn by_columns(a: Matrix, b: &Packed, columns: usize) -> Vec<f32> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+    let mut result = unfilled(a.rows() * columns);
+    let finish = |row: usize, columns: Range<usize>, part: &mut [f32]| {
+        assert!(row < a.rows() && columns.len() == part.len(), "columns of a row");
+        part.iter_mut().for_each(|value| *value = -*value);
+    };
+    pool.install(|| multiply_packed_by_columns(&mut result, a, b, finish));
+    // SAFETY: the product writes all of it.
+    let result = unsafe { filled(result) };
+    result.into_iter().map(|value| -value).collect()
 }
 
 proptest! {
@@ -163,6 +181,7 @@ fn threads_and_pieces_do_not_change_a_bit() {
         let mut packed = vec![0.0; m * n];
         multiply_packed(&mut packed, n, Write::Replace, a, &Packed::new(b), |_, _| {});
         assert_eq!(packed, whole);
+        assert_eq!(by_columns(a, &Packed::new(b), n), whole);
         for row in [0, 59, 132] {
             let mut alone = vec![0.0; n];
             multiply(&mut alone, Write::Replace, a.slice_rows(row, 1), b);
