@@ -85,6 +85,25 @@ fn a_run_leaves_everything_it_promises() {
     assert!(folder.path().join("runs/default-2/result.json").exists());
 }
 
+#[test]
+fn a_run_is_tested_by_a_share_of_the_test_images_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let result = |share: &str| -> Value {
+        let settings = [&format!("train.test_share={share}"), "train.steps=2"];
+        let output = train(folder.path(), "default", &settings).arg("--json").assert().success();
+        serde_json::from_slice(&output.get_output().stdout).unwrap()
+    };
+    let right = result("0.25")["test_accuracy"].as_f64().unwrap() * 10.0;
+    assert!((right - right.round()).abs() < 1e-9, "of ten images: {right}");
+    let untested = result("0");
+    assert!(untested["test_accuracy"].is_null() && untested["routing"] == serde_json::json!([]));
+    assert!(untested["linear_baseline_accuracy"].is_null(), "nothing to hold it against");
+    assert!(untested["best_validation"]["score"].is_f64());
+    assert!(folder.path().join("runs/default-2/report.html").exists());
+    let message = error(train(folder.path(), "default", &["train.test_share=1.5"]));
+    assert!(message.contains("train.test_share cannot be 1.5"), "{message}");
+}
+
 /// Numbers of a log, as they come.
 fn logged(run: &Path, key: &str) -> Vec<f64> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();

@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use burn::tensor::Device;
-use omma_data::{Shared, formats};
+use omma_data::{Selection, Shared, formats};
 use omma_model::checkpoint;
 
 use crate::{
@@ -23,6 +23,15 @@ pub(crate) struct Splits {
     pub(crate) validation: Shared,
     /// To judge by, once.
     pub(crate) test: Shared,
+}
+
+impl Splits {
+    /// The same with a share of the test images, evenly spread over them and at least one; nothing where that share
+    /// is 0.
+    pub(crate) fn with_tests(&self, share: f64) -> Option<Self> {
+        let some = ((share * self.test.len() as f64).round() as usize).max(1);
+        (share > 0.0).then(|| Self { test: Selection::spread(&self.test, some), ..self.clone() })
+    }
 }
 
 /// A recipe, ready to be trained.

@@ -101,16 +101,21 @@ impl StudyCommand {
         let folder = self.folder(&study);
         let _owned = study.settle(&folder, &self.options(&study))?;
         let at_once = self.jobs.map_or_else(cores, usize::from);
-        for (what, jobs) in [
-            ("models to begin from", self.preparations(&study, &folder)),
-            ("trainings", self.trainings(&study, &folder)),
-            ("evaluations", self.evaluations(&study, &folder)),
-        ] {
+        let lighten = |job: &Job| job.leaves.parent().map_or(Ok(()), |run| study.lighten(run));
+        let leave = |_: &Job| Ok(());
+        let stages: [(&str, Vec<Job>, &(dyn Fn(&Job) -> Result<()> + Sync)); 3] = [
+            ("models to begin from", self.preparations(&study, &folder), &leave),
+            ("trainings", self.trainings(&study, &folder), &lighten),
+            ("evaluations", self.evaluations(&study, &folder), &leave),
+        ];
+        for (what, jobs, settle) in stages {
             if jobs.is_empty() {
                 continue;
             }
             note(format!("{} {what}, {} at a time", jobs.len(), at_once.min(jobs.len())));
-            if !(Jobs { at_once, on_failure: OnFailure::Stop, stop: &stop }).run_all(&jobs)? {
+            if !(Jobs { at_once, on_failure: OnFailure::Stop, stop: &stop })
+                .run_all(&jobs, settle)?
+            {
                 let how = "stopped; the same command goes on from here".to_owned();
                 return Err(Interrupted::new(&stop, how).into());
             }

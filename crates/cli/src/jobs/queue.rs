@@ -114,9 +114,22 @@ impl Jobs<'_> {
         shared.into_inner().unwrap_or_else(PoisonError::into_inner).outcomes
     }
 
-    /// The same for jobs of which none may fail; whether all are done.
-    pub(crate) fn run_all(&self, jobs: &[Job]) -> Result<bool> {
-        let outcomes = self.run(jobs, &mut |_, _| String::new());
+    /// The same for jobs of which none may fail; whether all are done. `settle` is called for each that is, also
+    /// where an earlier command has done it.
+    pub(crate) fn run_all(
+        &self,
+        jobs: &[Job],
+        settle: &(dyn Fn(&Job) -> Result<()> + Sync),
+    ) -> Result<bool> {
+        jobs.iter().filter(|job| job.is_done()).try_for_each(settle)?;
+        let mut settled = Ok(());
+        let outcomes = self.run(jobs, &mut |number, outcome| {
+            if *outcome == Outcome::Done && settled.is_ok() {
+                settled = settle(&jobs[number]);
+            }
+            String::new()
+        });
+        settled?;
         for (job, outcome) in jobs.iter().zip(&outcomes) {
             if let Outcome::Failed(why) = outcome {
                 return Err(anyhow!("{} failed: {why}", job.what));

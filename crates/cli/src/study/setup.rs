@@ -11,7 +11,7 @@ use omma_base::{
     files::{FolderLock, write_atomically},
     range::{OutOfRange, Range},
 };
-use omma_train::{Recipe, recipe::check_name};
+use omma_train::{Recipe, recipe::check_name, run::RunFolder};
 use serde::{Deserialize, Serialize};
 
 use super::scans::Scan;
@@ -76,6 +76,10 @@ pub(crate) struct Study {
     /// Other data that all systems are judged by as well, each with a table of its own.
     #[serde(default)]
     pub(crate) also: Vec<String>,
+    /// Checkpoints of every run that stay once it has come to its end, beside its model; those that its recipe
+    /// keeps if not given.
+    #[serde(default)]
+    pub(crate) keep: Option<usize>,
     /// Whether all systems begin from a checkpoint, which the user gives.
     #[serde(default)]
     pub(crate) from_checkpoint: bool,
@@ -220,6 +224,7 @@ impl Study {
         held("seeds".to_owned(), self.seeds, MODELS)?;
         held("shift_samples".to_owned(), self.shift_samples, Range::of(0.0, 1e9))?;
         held("limit".to_owned(), self.limit, Range::of(0.0, 1e9))?;
+        held("keep".to_owned(), self.keep.unwrap_or_default(), Range::of(0.0, 1e6))?;
         for system in &self.systems {
             held(format!("ensemble of {}", system.label), system.ensemble, MODELS)?;
         }
@@ -309,6 +314,16 @@ impl Study {
         };
         let first = self.systems.iter().find(same).unwrap_or(system);
         folder.join("runs").join(format!("{}-{seed}", slug(&first.label)))
+    }
+
+    /// Removes the checkpoints of a run that are not to stay.
+    pub(crate) fn lighten(&self, run: &Path) -> Result<()> {
+        let Some(keep) = self.keep else { return Ok(()) };
+        let (run, _) = RunFolder::open(run)?;
+        match run.checkpoints().steps()?.len() > keep {
+            true => Ok(run.own()?.checkpoints().keep_only(keep)?),
+            false => Ok(()),
+        }
     }
 
     /// Where the model is that a system of upcycled experts begins from. Systems of the same experts share it.

@@ -215,6 +215,9 @@ pub struct TrainRecipe {
     pub explosion: f64,
     /// Whether a linear classifier on pixels is fitted for comparison at the end.
     pub linear_baseline: bool,
+    /// Share of the test images that the trained model is judged by at the end, evenly spread over them; 0 leaves
+    /// the test out, for a model that something else judges.
+    pub test_share: f64,
 }
 
 impl Default for TrainRecipe {
@@ -236,6 +239,7 @@ impl Default for TrainRecipe {
             log_every: 10,
             explosion: 20.0,
             linear_baseline: true,
+            test_share: 1.0,
         }
     }
 }

@@ -58,6 +58,7 @@ pub(super) const RANGES: &Ranges = &[
     ("train.keep_every", MANY),
     ("train.log_every", Range::of(1.0, 1e12)),
     ("train.explosion", Range::above(0.0, 1e12)),
+    ("train.test_share", SHARE),
 ];
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.keep",
     "train.keep_every",
     "train.log_every",
+    "train.test_share",
     "optimiser.learning_rate",
     "data.workers",
     "data.prefetch",

@@ -144,6 +144,19 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Removes all but the last `keep`, the best too if it is none of these: for a run that has come to its end,
+    /// whose model is in its own folder.
+    pub fn keep_only(&self, keep: usize) -> Result<()> {
+        self.keep(keep, &[])?;
+        match self.best()?.filter(|best| !self.at(best.step).exists()) {
+            Some(_) => {
+                let path = self.path.join(BEST);
+                fs::remove_file(&path).map_err(TrainError::io(&path))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn unfinished(&self, step: u64) -> PathBuf {
         self.path.join(format!("{UNFINISHED}{}", step_name(step)))
     }
@@ -178,6 +191,24 @@ mod tests {
         assert_eq!(checkpoints.steps().unwrap(), [10, 30, 40]);
         fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
         assert!(checkpoints.ever().unwrap(), "a run that has lost its checkpoints had some");
+    }
+
+    #[test]
+    fn of_a_run_that_has_ended_the_best_one_may_go_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::new(folder.path());
+        for step in [10, 20, 30] {
+            checkpoints.add(step, |_| Ok(())).unwrap();
+        }
+        checkpoints.set_best(&Best { step: 20, score: 0.5 }).unwrap();
+        checkpoints.keep_only(2).unwrap();
+        assert_eq!(checkpoints.steps().unwrap(), [20, 30]);
+        assert_eq!(checkpoints.best().unwrap().map(|best| best.step), Some(20));
+        checkpoints.keep_only(1).unwrap();
+        assert_eq!(checkpoints.steps().unwrap(), [30]);
+        assert!(checkpoints.best().unwrap().is_none());
+        checkpoints.keep_only(0).unwrap();
+        assert!(checkpoints.steps().unwrap().is_empty() && checkpoints.ever().unwrap());
     }
 
     #[test]

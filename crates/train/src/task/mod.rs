@@ -205,6 +205,14 @@ pub(crate) struct Tested {
     pub(crate) sections: Box<dyn FnOnce(Page) -> Page>,
 }
 
+impl Default for Tested {
+    /// Of a model that nobody has tested.
+    fn default() -> Self {
+        let (scores, routing, facts) = (TaskScores::default(), Vec::new(), Vec::new());
+        Self { scores, routing, facts, sections: Box::new(|page| page) }
+    }
+}
+
 /// Hears the wish to stop.
 struct Ear<'a>(&'a Stop);
 

@@ -54,7 +54,7 @@ pub struct TrainingResult {
 }
 
 impl Trainer {
-    /// Tests the model, unless it is to stop, and writes `model.safetensors`, `result.json` and
+    /// Tests the model, as far as its recipe asks for that and unless it is to stop, and writes `model.safetensors`, `result.json` and
     /// `report.html`.
     pub(super) fn finish(
         &self,
@@ -65,7 +65,13 @@ impl Trainer {
         let model = self.deployed()?;
         checkpoint::save(&model, self.run.path())?;
         let Tested { scores, routing, facts, sections } =
-            task.test(&model, data, self.judging(stop), &mut |what| observer.doing(what))?;
+            match data.with_tests(recipe.train.test_share) {
+                Some(data) => {
+                    let doing = &mut |what: &str| observer.doing(what);
+                    task.test(&model, &data, self.judging(stop), doing)?
+                }
+                None => Tested::default(),
+            };
         let images = self.progress.step as f64 * recipe.train.batch as f64;
         let result = TrainingResult {
             recipe: recipe.name.clone(),

@@ -153,12 +153,13 @@ impl Trainer {
         let Begin { model, weights, average, optimiser, freezing, progress, from } = begin;
         let Resolved { recipe, data, task, .. } = &resolved;
         let cost = recipe.model.cost(recipe.model.image.resolution)?;
+        let tested = data.with_tests(recipe.train.test_share);
         let outline = Outline {
             steps: recipe.total_steps(data.train.len()),
             classes: task.class_names().map_or(data.train.classes().len(), <[String]>::len),
             train_images: data.train.len(),
             validation_images: data.validation.len(),
-            test_images: data.test.len(),
+            test_images: tested.map_or(0, |data| data.test.len()),
             parameters: cost.params_total as usize,
             learning: weights.count(),
             multiply_adds: cost.forward_macs,
