@@ -42,6 +42,11 @@ pub fn study_page(
         ),
         &comparison.systems_table(),
     );
+    if let Some(table) = comparison.members_table() {
+        let text = "How the members of an ensemble differ: KL divergence, cosine of their probabilities, and how often \
+                    two of them decide differently; then the Brier score, and NLL after temperature scaling.";
+        page = with_table(page.section("Members").text(text), &table);
+    }
     if let Some(table) = comparison.contrast_table() {
         let text = "Zero-shot accuracy is that of classes which are known by their names alone. Then how often a \
                     text finds its image among the first 1, 5 and 10 of all, how often an image finds any of its \
@@ -56,6 +61,17 @@ pub fn study_page(
         );
         page = page.section("Out-of-distribution images").text(&text);
         page = comparison.ood_tables().iter().fold(page, with_table);
+    }
+    let few_shot = comparison.few_shot_tables();
+    if !few_shot.is_empty() {
+        let text = format!(
+            "The accuracy of a linear classifier on frozen features, from a few images of every class of other data; \
+             the last column has the mean of the accuracies in units of those of {} (paper 000 App. A.5). More is \
+             better.",
+            comparison.baseline
+        );
+        page = page.section("Few shots of other data").text(&text);
+        page = few_shot.iter().fold(page, with_table);
     }
     if !figures.is_empty() {
         page = page
@@ -182,6 +198,17 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
         let title = format!("FPR at 95 % TPR against {name}");
         figures.push(front(&format!("fpr95-{}", file_name(name)), &title, "%", &|row| {
             percent(row.fpr95.get(name).copied())
+        }));
+    }
+    let mut shots: Vec<usize> =
+        comparison.rows.iter().flat_map(|row| &row.few_shot).map(|one| one.shots).collect();
+    shots.sort_unstable();
+    shots.dedup();
+    for shots in shots {
+        let title = format!("{shots}-shot error on other data");
+        figures.push(front(&format!("few-shot-{shots}"), &title, "%", &|row| {
+            let found = row.few_shot.iter().find(|one| one.shots == shots)?.mean?;
+            Some(Estimate { mean: 1.0 - found.mean, ..found }.times(100.0))
         }));
     }
     let mut figures: Vec<(String, String)> = figures.into_iter().flatten().collect();
