@@ -18,7 +18,7 @@ use crate::{
     interrupt::{Interrupted, on_signals},
     jobs::{Job, Jobs, OnFailure, cores},
     names::slug,
-    study::{Options, STUDIES, Stage, Study, Work, learning_curves},
+    study::{Options, STUDIES, Stage, Study, Work, learning_curves, training_figures},
     subject::{data_meanings, few_shot_sets, ood_sets},
     table::{note, say, say_json, short, table, table_of},
 };
@@ -186,15 +186,21 @@ impl StudyCommand {
         if !study.curves.is_empty() {
             own.push(learning_curves(&work.curves())?);
         }
+        if study.training && by.is_none() {
+            own.extend(training_figures(work, &comparison)?);
+        }
         let page = study_page(&comparison, &title, &study.about, &own);
         write_report(&place, "study", &page, &comparison)?;
         let markdown = place.join("table.md");
-        write_atomically(&markdown, |file| std::fs::write(file, comparison.markdown()))
+        let own = own.iter().filter_map(|figure| figure.table.as_ref());
+        let tables: Vec<Table> = comparison.tables().into_iter().chain(own.cloned()).collect();
+        let text = tables.iter().map(Table::markdown).collect::<Vec<String>>().join("\n");
+        write_atomically(&markdown, |file| std::fs::write(file, text))
             .with_context(|| markdown.display().to_string())?;
         if self.json {
             return say(serde_json::to_string_pretty(&comparison)?);
         }
-        for Table { header, rows } in comparison.tables() {
+        for Table { header, rows } in tables {
             say(table_of(&header, &rows, 1))?;
         }
         comparison.verdicts().iter().try_for_each(say)?;

@@ -11,6 +11,7 @@
 //! | `judged.rs` | which evaluations are there already |
 //! | `curves.rs` | how systems learned |
 //! | `scans.rs` | scores over a setting |
+//! | `training.rs` | what trainings took |
 
 mod builtin;
 mod chain;
@@ -20,6 +21,7 @@ mod options;
 mod scans;
 mod setup;
 mod system;
+mod training;
 mod work;
 
 use omma_eval::metrics::Estimate;
@@ -33,6 +35,7 @@ pub(crate) use self::{
     options::Options,
     setup::Study,
     system::{FromSeed, StudySystem},
+    training::training_figures,
     work::{Stage, Work},
 };
 

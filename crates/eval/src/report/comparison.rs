@@ -1,6 +1,6 @@
 //! The page of several evaluations beside each other.
 
-use omma_report::{Bars, Better, Dot, Lines, Mark, Page, Scatter, Series};
+use omma_report::{Bars, Better, Dot, Lines, Mark, Page, Scatter, Series, ValueMap};
 
 use super::{Report, file_name};
 use crate::{
@@ -24,6 +24,8 @@ pub struct StudyFigure {
     pub text: String,
     /// The figure.
     pub svg: String,
+    /// What stands above it, if there is something.
+    pub table: Option<Table>,
 }
 
 /// [`comparison_page`] with a study's own figures.
@@ -112,8 +114,9 @@ pub fn study_page(
             .figures(lines.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
         figures.extend(lines);
     }
-    for StudyFigure { name, section, text, svg } in own {
-        page = page.section(section).text(text).figures([svg.clone()]);
+    for StudyFigure { name, section, text, svg, table } in own {
+        page = page.section(section).text(text);
+        page = table.iter().fold(page, with_table).figures([svg.clone()]);
         figures.push((name.clone(), svg.clone()));
     }
     if !comparison.notes.is_empty() {
@@ -350,7 +353,30 @@ fn grid_figures(grid: &Grid) -> Vec<(String, String)> {
         };
         (name.to_owned(), figure.svg())
     };
+    let map =
+        |name: &str, title: &str, digits: usize, of: fn(&crate::compare::Cell) -> Option<f64>| {
+            let value = |m: usize, k: usize| {
+                grid.cells.iter().find(|cell| (cell.k, cell.m) == (k, m)).and_then(of)
+            };
+            let figure = ValueMap {
+                title: title.to_owned(),
+                row_label: "models".to_owned(),
+                column_label: "experts per token".to_owned(),
+                rows: grid.ms.iter().map(|m| format!("M = {m}")).collect(),
+                columns: grid.ks.iter().map(|k| format!("K = {k}")).collect(),
+                values: grid
+                    .ms
+                    .iter()
+                    .map(|m| grid.ks.iter().map(|k| value(*m, *k)).collect())
+                    .collect(),
+                digits,
+            };
+            (name.to_owned(), figure.svg())
+        };
     vec![
+        map("grid-nll-map", "NLL", 4, |cell| Some(cell.nll.mean)),
+        map("grid-flops-map", "Training MFLOPs", 1, |cell| Some(cell.flops as f64 / 1e6)),
+        map("grid-gain-map", "Log of the gain per GFLOP", 2, |cell| cell.log_gain_per_gflop),
         lines("grid-nll", "NLL over K and M", "nats", |cell| cell.nll.mean),
         lines("grid-flops", "Cost over K and M", "training MFLOPs", |cell| cell.flops as f64 / 1e6),
     ]
