@@ -166,7 +166,7 @@ fn a_chained_study_trains_upstream_once_and_ends_alike_however_often_it_is_kille
     assert_eq!(whole["rows"][0]["few_shot"][0]["weighted"]["mean"], 1.0, "it is the baseline");
     let trained = models(&here.join("out"));
     let names: Vec<&str> = trained.keys().map(String::as_str).collect();
-    assert_eq!(names, ["e-0", "upstream-0", "v-moe-0", "v-moe-1"]);
+    assert_eq!(names, ["e3-0", "upstream-0", "v-moe-0", "v-moe-1"]);
 
     // Killed in every stage, with or without what it has started.
     let program = assert_cmd::cargo::cargo_bin!("omma");

@@ -11,7 +11,7 @@ use omma_eval::{
     compare::{Comparison, Table, read_evaluation},
     report::{StudyFigure, study_page, write_report},
 };
-use omma_model::checkpoint;
+use omma_model::{apply_settings, checkpoint};
 use serde::Serialize;
 
 use crate::{
@@ -212,6 +212,7 @@ impl StudyCommand {
         let mut systems = Vec::new();
         for system in &study.systems {
             let config = study.recipe(system, options)?.model;
+            let config = apply_settings(&config, &system.judged_with)?;
             // Nothing is known of a model without the checkpoint that it begins from.
             let known = !study.from_checkpoint || options.init.is_some();
             let classes = config.classes().max(1);
