@@ -14,7 +14,7 @@ use omma_data::{
     formats::{self, Columns, DataSpec, whole_name},
     text::Tokenizer,
 };
-use omma_eval::{Images, System, atlas::RoutedModel};
+use omma_eval::{FewShotSet, Images, System, atlas::RoutedModel};
 use omma_model::{VisionTransformer, checkpoint, systems::reconfigure};
 use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
@@ -437,8 +437,8 @@ fn limited(data: Shared, limit: Option<usize>) -> Shared {
     limit.map_or_else(|| data.clone(), |limit| Selection::spread(&data, limit))
 }
 
-/// Name and path of an out-of-distribution data set: `NAME=PATH`, a path alone, or a built-in name.
-fn ood_parts(text: &str) -> (String, &str) {
+/// Name and path of a data set: `NAME=PATH`, a path alone, or a built-in name.
+fn name_and_path(text: &str) -> (String, &str) {
     match text.split_once('=').filter(|_| !Path::new(text).exists()) {
         Some((name, path)) => (name.to_owned(), path),
         None => {
@@ -448,18 +448,32 @@ fn ood_parts(text: &str) -> (String, &str) {
     }
 }
 
-/// The names of out-of-distribution data sets, and what each means from any working folder.
-pub(crate) fn ood_meanings(texts: &[String]) -> BTreeMap<String, String> {
+/// The names of data sets, and what each means from any working folder.
+pub(crate) fn data_meanings(texts: &[String]) -> BTreeMap<String, String> {
     let meaning = |text: &String| {
-        let (name, path) = ood_parts(text);
+        let (name, path) = name_and_path(text);
         (name, whole_name(path))
     };
     texts.iter().map(meaning).collect()
 }
 
-/// What an out-of-distribution data set is called.
-pub(crate) fn ood_name(text: &str) -> String {
-    ood_parts(text).0
+/// What a data set is called.
+pub(crate) fn data_name(text: &str) -> String {
+    name_and_path(text).0
+}
+
+/// Refuses data sets that would have one name.
+fn check_data_names(texts: &[String]) -> Result<()> {
+    for (place, text) in texts.iter().enumerate() {
+        let same = |other: &&String| data_name(other) == data_name(text);
+        if let Some(other) = texts[..place].iter().find(same) {
+            bail!(
+                "{other} and {text} would both be called {}; name them as NAME=PATH",
+                data_name(text)
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Out-of-distribution data sets, each with a name of its own.
@@ -468,20 +482,32 @@ pub(crate) fn ood_sets(
     resolution: Resolution,
     limit: Option<usize>,
 ) -> Result<Vec<Images>> {
-    for (place, text) in texts.iter().enumerate() {
-        let same = |other: &&String| ood_name(other) == ood_name(text);
-        if let Some(other) = texts[..place].iter().find(same) {
-            bail!(
-                "{other} and {text} would both be called {}; name them as NAME=PATH",
-                ood_name(text)
-            );
-        }
-    }
+    check_data_names(texts)?;
     texts.iter().map(|text| ood_set(text, resolution, limit)).collect()
 }
 
+/// Training and test images of data sets that features are judged by from a few shots, each with a name of its own;
+/// of data without splits a tenth is for the test.
+pub(crate) fn few_shot_sets(
+    texts: &[String],
+    resolution: Resolution,
+    limit: Option<usize>,
+) -> Result<Vec<FewShotSet>> {
+    check_data_names(texts)?;
+    let set = |text: &String| {
+        let (name, path) = name_and_path(text);
+        let spec = DataSpec { resolution, ..DataSpec::named(&whole_name(path)) };
+        let (train, test) = formats::open_splits(&spec)
+            .with_context(|| format!("data set {name} for a few shots"))?;
+        formats::check_several_classes(&spec, &train)?;
+        let images = |data: Shared| Images::new(name.clone(), data);
+        Ok(FewShotSet { train: images(train), test: images(limited(test, limit)) })
+    };
+    texts.iter().map(set).collect()
+}
+
 fn ood_set(text: &str, resolution: Resolution, limit: Option<usize>) -> Result<Images> {
-    let (name, path) = ood_parts(text);
+    let (name, path) = name_and_path(text);
     let spec = DataSpec { resolution, ..DataSpec::named(path) };
     let data = formats::open(&spec, Split::Test)
         .or_else(|error| formats::open(&spec, Split::Train).map_err(|_| error))

@@ -1,8 +1,9 @@
 //! `omma study` as a user types it: a folder with `study.toml` and recipes.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, process::Stdio, time::Duration};
 
 use assert_cmd::{Command, cargo::cargo_bin_cmd};
+use serde_json::Value;
 
 /// A model and a data set that a second is enough for.
 const RECIPE: &str = r#"
@@ -38,8 +39,13 @@ fn write(folder: &Path, study: &str) {
 }
 
 fn study(folder: &Path, more: &[&str]) -> Command {
+    study_in("out", folder, more)
+}
+
+/// The same with another folder for what it makes.
+fn study_in(out: &str, folder: &Path, more: &[&str]) -> Command {
     let mut command = cargo_bin_cmd!("omma");
-    command.current_dir(folder).args(["study", "mine", "--out", "out"]).args(more);
+    command.current_dir(folder).args(["study", "mine", "--out", out]).args(more);
     command
 }
 
@@ -66,4 +72,152 @@ fn runs_of_a_study_keep_the_checkpoints_that_it_says() {
     fs::create_dir(run.join("checkpoints/step-00000003")).unwrap();
     study(here, &[]).assert().success();
     assert_eq!(checkpoints(&run), ["step-00000006"]);
+}
+
+const FINE: &str = r#"
+name = "fine"
+about = "what was pre-trained, on fewer scenes of another world"
+[model]
+moe.dropout = 0.1
+[data]
+train_samples = 100
+test_samples = 40
+world_seed = 1
+validation = 0.1
+[train]
+steps = 4
+batch = 16
+checkpoint_every = 1
+linear_baseline = false
+test_share = 0.0
+"#;
+
+/// One training upstream; a model, an ensemble, an E³ with overlap and MC Dropout from it.
+const CHAIN: &str = r#"
+name = "chain"
+about = "x"
+seeds = 1
+baseline = "V-MoE"
+keep = 1
+few_shot = ["others=world"]
+shots = [2]
+
+[[systems]]
+label = "upstream"
+recipe = "tiny.toml"
+judged = false
+
+[[systems]]
+label = "V-MoE"
+recipe = "fine.toml"
+from = "upstream"
+
+[[systems]]
+label = "down-DE"
+recipe = "fine.toml"
+from = "upstream"
+ensemble = 2
+
+[[systems]]
+label = "E³"
+recipe = "fine.toml"
+from = "upstream"
+adapt = { to = "e3", settings = ["moe.k=1", "moe.overlap=2"] }
+
+[[systems]]
+label = "MC Dropout"
+recipe = "fine.toml"
+from = "upstream"
+judged_with = ["mc_samples=3"]
+"#;
+
+/// Models by the names of their runs.
+fn models(out: &Path) -> BTreeMap<String, Vec<u8>> {
+    let runs = fs::read_dir(out.join("runs")).unwrap().flatten();
+    let read = |run: fs::DirEntry| {
+        let name = run.file_name().to_string_lossy().into_owned();
+        (name, fs::read(run.path().join("model.safetensors")).unwrap())
+    };
+    runs.map(read).collect()
+}
+
+fn members(study: &Value) -> Vec<(String, u64)> {
+    let rows = study["rows"].as_array().unwrap().iter();
+    let row = |row: &Value| {
+        let label = row["label"].as_str().unwrap().to_owned();
+        (label, row["kind"]["members"].as_u64().unwrap())
+    };
+    rows.map(row).collect()
+}
+
+#[test]
+fn a_chained_study_trains_upstream_once_and_ends_alike_however_often_it_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    write(here, CHAIN);
+    fs::write(here.join("mine/fine.toml"), FINE).unwrap();
+    let output = study(here, &["--json"]).assert().success();
+    let whole: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let expected = [("V-MoE", 1), ("down-DE", 2), ("E³", 2), ("MC Dropout", 3)];
+    assert_eq!(members(&whole), expected.map(|(label, members)| (label.to_owned(), members)));
+    let few_shot = &whole["rows"][2]["few_shot"][0];
+    assert_eq!(few_shot["shots"], 2);
+    assert!((0.0..=1.0).contains(&few_shot["mean"]["mean"].as_f64().unwrap()));
+    assert_eq!(whole["rows"][0]["few_shot"][0]["weighted"]["mean"], 1.0, "it is the baseline");
+    let trained = models(&here.join("out"));
+    let names: Vec<&str> = trained.keys().map(String::as_str).collect();
+    assert_eq!(names, ["e3-0", "upstream-0", "v-moe-0", "v-moe-1"]);
+
+    // Killed in every stage, with or without what it has started.
+    let program = assert_cmd::cargo::cargo_bin!("omma");
+    let arguments = ["study", "mine", "--out", "again", "--jobs", "1"];
+    for (round, patience) in [250, 400, 600, 900, 1300, 1800, 2500].into_iter().enumerate() {
+        let mut child = std::process::Command::new(program)
+            .current_dir(here)
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(patience));
+        let started = children(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if round % 2 == 0 {
+            for process in started {
+                let _ = std::process::Command::new("kill").args(["-9", &process]).status();
+            }
+        }
+    }
+    let output = study_in("again", here, &["--jobs", "1", "--json"]).assert().success();
+    let again: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(models(&here.join("again")), trained);
+    for (place, row) in whole["rows"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(again["rows"][place]["nll"], row["nll"]);
+    }
+}
+
+/// Processes that a process has started; none where the system does not tell.
+fn children(process: u32) -> Vec<String> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_plan_says_what_begins_from_what() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    write(here, CHAIN);
+    fs::write(here.join("mine/fine.toml"), FINE).unwrap();
+    let output = study(here, &["--plan", "--json"]).assert().success();
+    let plan: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(plan["trainings"]["jobs"], 4);
+    assert_eq!(plan["evaluations"]["jobs"], 4);
+    assert_eq!(plan["systems"][3]["from"], "upstream");
+    assert_eq!(plan["systems"][3]["members"], 2, "what becomes of it is known before");
+    let message = study(here, &["--set-upstream", "train.stepz=1"]).assert().failure();
+    let message = String::from_utf8(message.get_output().stderr.clone()).unwrap();
+    assert!(message.contains("train.steps"), "{message}");
+    assert!(!here.join("out").exists(), "a wrong setting comes out before any training");
 }

@@ -70,7 +70,7 @@ pub use protocols::{
     Evaluation, ImageResults, Protocol,
     contrast::{CaptionRecord, Contrast, ContrastProtocol, ContrastRecord, contrast},
     evaluate,
-    fewshot::{FewShot, FewShotProtocol, Shots, few_shot},
+    fewshot::{FewShot, FewShotProtocol, FewShotSet, Shots, few_shot},
     linear::linear_baseline,
     ood::{OodPositive, OodProtocol, OodRecord, OodScore},
     probe::{FittedProbe, ProbeKind, ProbeProtocol, ProbeTrial, fit_probe},
@@ -78,6 +78,9 @@ pub use protocols::{
     shift::{Corrupted, Shift, ShiftOrigin, ShiftProtocol, ShiftRecord, Shifted},
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
+    transfer::{
+        FewShotRecord, TransferProtocol, mean_accuracy, table as few_shot_table, weighted_accuracy,
+    },
 };
 pub use reader::{EmbeddedData, Reader};
 pub use segment::{PixelMap, Windows, colour, nearby_baseline, overlaid, painted};

@@ -264,3 +264,21 @@ fn rows_cover_the_model() {
         }
     }
 }
+
+/// Paper 001 compares routers by time; a solver is part of what they cost.
+#[test]
+fn what_solves_for_an_affinity_is_counted() {
+    let flops = |router: &str| {
+        let settings = [format!("moe.router={router}"), "moe.placement=1".to_owned()];
+        let config = configured("vmoe-tiny", &settings);
+        (config.cost(config.image.resolution).unwrap().training_flops, config)
+    };
+    let (plain, config) = flops("softmax-expert-choice");
+    let values = (config.image.tokens(config.image.resolution) * 8) as u64;
+    assert_eq!(
+        flops("sinkhorn-expert-choice").0 - plain,
+        values * 500 * 4,
+        "at most 500 iterations"
+    );
+    assert_eq!(flops("sparse-expert-choice").0 - plain, values * 20 * 6, "20 steps");
+}

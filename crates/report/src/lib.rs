@@ -30,7 +30,7 @@ mod thumbnail;
 
 pub use figures::{
     Bars, Better, Dot, Flow, FlowLink, FlowStage, HeatMap, Histogram, Lines, Mark, PatchMap,
-    PatchMark, Scatter, Series,
+    PatchMark, Scatter, Series, ValueMap,
 };
 pub use page::{Figure, Page};
 pub use pictures::{PictureCard, PictureRow};

@@ -1,16 +1,17 @@
 //! `omma adapt`
 
-use std::path::PathBuf;
+use std::{fmt::Display, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use omma_base::Seed;
 use omma_model::{
-    BatchEnsembleConfig, MimoConfig, MoeConfig, apply_settings,
+    BatchEnsembleConfig, MimoConfig, ModelConfig, MoeConfig, apply_settings,
     systems::{Target, adapt, permute_experts},
 };
 
+use serde::Deserialize;
 use serde_json::json;
 
 use super::{check_output, load_any, save, written};
@@ -55,8 +56,10 @@ pub(crate) struct Adapt {
     json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Kind {
+/// What a checkpoint becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
     /// E³ or one of its ablations, from a V-MoE: its router is cut, every parameter stays
     E3,
     /// BatchEnsemble, from a ViT: fast weights are added
@@ -68,61 +71,80 @@ enum Kind {
 impl Adapt {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
         check_output(&self.output, self.force)?;
-        let section = match self.to {
-            Kind::E3 => "moe.",
-            Kind::Be => "batch_ensemble.",
-            Kind::Mimo => "mimo.",
-        };
-        if let Some(other) = self.settings.iter().find(|s| !s.trim().starts_with(section)) {
-            bail!("\"{other}\" does not begin with {section}; everything else stays as it is");
-        }
-        if self.permute && self.to != Kind::E3 {
-            bail!("--permute is about experts that are shared out, as by --to e3");
-        }
+        self.to.check(&self.settings, self.permute)?;
         let seed = Seed::new(self.seed);
         let mut model = load_any(&self.input, device)?;
         if self.permute {
             model = permute_experts(&model, seed.named("experts"), device)
                 .with_context(|| self.input.display().to_string())?;
         }
-        let base = model.config();
-        let target = match self.to {
-            Kind::E3 => {
-                if base.moe().is_none() {
-                    bail!("{} has no experts; make some with `omma upcycle`", self.input.display());
-                }
-                if base.moe().and_then(MoeConfig::k).is_none() {
-                    bail!("in {} experts choose, and in an E³ tokens do", self.input.display());
-                }
-                // The paper's (K, M) = (1, 2) unless told otherwise; ablations without members keep K.
-                let alone = ["moe.partition", "moe.multi_pred", "moe.router.pool"];
-                let without_members = self.settings.iter().any(|setting| {
-                    alone.contains(&setting.split('=').next().unwrap_or_default().trim())
-                });
-                let defaults: &[&str] =
-                    if without_members { &[] } else { &["moe.k=1", "moe.members=2"] };
-                let own = self.settings.iter().map(String::as_str);
-                let settings: Vec<&str> = defaults.iter().copied().chain(own).collect();
-                let moe = apply_settings(base, &settings)?.encoder.moe;
-                Target::Experts(moe.unwrap_or_default().into())
-            }
-            Kind::Be => {
-                let mut start = base.clone();
-                start.encoder.batch_ensemble = Some(BatchEnsembleConfig::default());
-                let config = apply_settings(&start, &self.settings)?;
-                Target::BatchEnsemble(config.encoder.batch_ensemble.unwrap_or_default())
-            }
-            Kind::Mimo => {
-                let start =
-                    omma_model::ModelConfig { mimo: Some(MimoConfig::default()), ..base.clone() };
-                Target::Mimo(apply_settings(&start, &self.settings)?.mimo.unwrap_or_default())
-            }
-        };
+        let target = self.to.target(model.config(), &self.settings, &self.input.display())?;
         let activity = Activity::new("making the members");
         let adapted = adapt(&model, &target, seed, device)?;
         drop(activity);
         save(&adapted, &self.output)?;
         let found = self.json.then(|| json!({ "input": self.input.display().to_string() }));
         written(&adapted, &self.output, found)
+    }
+}
+
+impl Kind {
+    /// Refuses what has nothing to do with it.
+    pub(crate) fn check(self, settings: &[String], permute: bool) -> Result<()> {
+        let section = match self {
+            Self::E3 => "moe.",
+            Self::Be => "batch_ensemble.",
+            Self::Mimo => "mimo.",
+        };
+        if let Some(other) = settings.iter().find(|s| !s.trim().starts_with(section)) {
+            bail!("\"{other}\" does not begin with {section}; everything else stays as it is");
+        }
+        if permute && self != Self::E3 {
+            bail!("--permute is about experts that are shared out, as by --to e3");
+        }
+        Ok(())
+    }
+
+    /// What a model becomes by settings.
+    ///
+    /// - `base`: what it is
+    /// - `name`: what it is called
+    pub(crate) fn target(
+        self,
+        base: &ModelConfig,
+        settings: &[String],
+        name: &dyn Display,
+    ) -> Result<Target> {
+        Ok(match self {
+            Self::E3 => {
+                if base.moe().is_none() {
+                    bail!("{name} has no experts; make some with `omma upcycle`");
+                }
+                if base.moe().and_then(MoeConfig::k).is_none() {
+                    bail!("in {name} experts choose, and in an E³ tokens do");
+                }
+                // The paper's (K, M) = (1, 2) unless told otherwise; ablations without members keep K.
+                let alone = ["moe.partition", "moe.multi_pred", "moe.router.pool"];
+                let without_members = settings.iter().any(|setting| {
+                    alone.contains(&setting.split('=').next().unwrap_or_default().trim())
+                });
+                let defaults: &[&str] =
+                    if without_members { &[] } else { &["moe.k=1", "moe.members=2"] };
+                let own = settings.iter().map(String::as_str);
+                let settings: Vec<&str> = defaults.iter().copied().chain(own).collect();
+                let moe = apply_settings(base, &settings)?.encoder.moe;
+                Target::Experts(moe.unwrap_or_default().into())
+            }
+            Self::Be => {
+                let mut start = base.clone();
+                start.encoder.batch_ensemble = Some(BatchEnsembleConfig::default());
+                let config = apply_settings(&start, settings)?;
+                Target::BatchEnsemble(config.encoder.batch_ensemble.unwrap_or_default())
+            }
+            Self::Mimo => {
+                let start = ModelConfig { mimo: Some(MimoConfig::default()), ..base.clone() };
+                Target::Mimo(apply_settings(&start, settings)?.mimo.unwrap_or_default())
+            }
+        })
     }
 }

@@ -13,14 +13,18 @@ use omma_data::{
 use omma_eval::{
     BinKind, Binning, CaptionRecord, Corrupted, Evaluation, Images, OodPositive, OodProtocol,
     OodScore, PredictionFormat, Protocol, SegmentationRecord, ShiftProtocol, Summary,
-    SummaryIntervals, TestRecord, Windows, digits::Digits, evaluate, report::write_evaluation,
+    SummaryIntervals, TestRecord, TransferProtocol, Windows, digits::Digits, evaluate,
+    few_shot_table, report::write_evaluation,
 };
 
 use crate::{
     class_subset,
     evals::{EVALS, folder_name},
     resolution::ResolutionArguments,
-    subject::{Candidate, Data, Part, check_distinct, check_names, ood_meanings, ood_sets, system},
+    subject::{
+        Candidate, Data, Part, check_distinct, check_names, data_meanings, few_shot_sets, ood_sets,
+        system,
+    },
     subset::SubsetArguments,
     table::{note, say, table, table_of},
     watch::Watch,
@@ -40,6 +44,7 @@ use crate::{
 ///   omma eval runs/default-1
 ///   omma eval runs/default-1 --shift --ood world-near-ood,world-far-ood
 ///   omma eval runs/cifar10-1 --shift-data CIFAR-10-C
+///   omma eval runs/default-1 --few-shot textures=dtd/,photos/ --shots 10
 ///   omma eval runs/vmoe-1 runs/vmoe-2       a deep ensemble of two
 ///   omma eval runs/fashion-vmoe-1 --ood kmnist=data/kmnist --ood-score energy
 ///   omma eval vit.safetensors --data photos.zip --json
@@ -113,6 +118,13 @@ pub(crate) struct Eval {
     /// distribution
     #[arg(long, value_enum, default_value_t = Positive::InDistribution)]
     pub(crate) ood_positive: Positive,
+    /// Other data sets that features are judged by from a few images of every class, as NAME=PATH or PATH, separated
+    /// by commas
+    #[arg(long, value_name = "DATA", value_delimiter = ',')]
+    pub(crate) few_shot: Vec<String>,
+    /// How many images of every class that is; drawn three times
+    #[arg(long, value_delimiter = ',', default_values_t = SHOTS, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) shots: Vec<u32>,
     /// How the calibration error's bins are cut
     #[arg(long, value_enum, default_value_t = Bins::EqualWidth)]
     pub(crate) binning: Bins,
@@ -155,6 +167,9 @@ pub(crate) struct Eval {
 /// Images per corruption and severity, and bins of the calibration error, unless others are asked for.
 const SHIFT_SAMPLES: u32 = 10_000;
 const BINS: u16 = 15;
+/// Images per class (paper 000 App. A.5), and how many times they are drawn.
+const SHOTS: [u32; 4] = [1, 5, 10, 25];
+const DRAWS: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WindowsWord {
@@ -262,17 +277,19 @@ impl Eval {
             }
         }
         if !self.ood.is_empty() {
-            let meaning = |(name, path): (String, String)| match name == path {
-                true => name,
-                false => format!("{name}={path}"),
-            };
-            let sets: Vec<String> = ood_meanings(&self.ood).into_iter().map(meaning).collect();
-            say("--ood", Some(sets.join(",")));
+            say("--ood", Some(named(&self.ood)));
             if self.ood_score != Score::MaxProbability {
                 say("--ood-score", self.ood_score.to_possible_value().map(word));
             }
             if self.ood_positive != Positive::InDistribution {
                 say("--ood-positive", self.ood_positive.to_possible_value().map(word));
+            }
+        }
+        if !self.few_shot.is_empty() {
+            say("--few-shot", Some(named(&self.few_shot)));
+            if self.shots != SHOTS {
+                let shots: Vec<String> = self.shots.iter().map(u32::to_string).collect();
+                say("--shots", Some(shots.join(",")));
             }
         }
         if self.binning != Bins::EqualWidth {
@@ -396,6 +413,12 @@ impl Eval {
                     Positive::OutOfDistribution => OodPositive::OutOfDistribution,
                 },
             },
+            few_shot: TransferProtocol {
+                sets: few_shot_sets(&self.few_shot, resolution, limit)?,
+                shots: self.shots.iter().map(|shots| *shots as usize).collect(),
+                draws: DRAWS,
+                seed: self.seed,
+            },
             windows: self.windows.into(),
             binning: Binning {
                 kind: match self.binning {
@@ -447,6 +470,15 @@ impl Eval {
         let samples = self.shift_samples.min(self.limit.unwrap_or(u32::MAX)) as usize;
         Ok(Some(ShiftProtocol { samples, corrupted }))
     }
+}
+
+/// Data sets by name and whole path, as a command takes them.
+fn named(texts: &[String]) -> String {
+    let meaning = |(name, path): (String, String)| match name == path {
+        true => name,
+        false => format!("{name}={path}"),
+    };
+    data_meanings(texts).into_iter().map(meaning).collect::<Vec<String>>().join(",")
 }
 
 /// A folder of its own for what has none.
@@ -569,6 +601,10 @@ fn show_test(evaluation: &Evaluation, test: &TestRecord) -> Result<()> {
             say(format!("under corruptions by {}", diversity.in_words()))?;
         }
         say(format!("corrupted images: {}", shift.origin_in_words()))?;
+    }
+    if !evaluation.few_shot.is_empty() {
+        let (header, rows) = few_shot_table(&evaluation.few_shot);
+        say(table_of(&header, &rows, 1))?;
     }
     if !evaluation.ood.is_empty() {
         let rows = evaluation.ood.iter().map(|(name, record)| {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use burn::tensor::Device;
 use clap::Args;
 use omma_data::formats::Columns;
-use omma_eval::{FewShotProtocol, few_shot, metrics::Estimate};
+use omma_eval::{FewShotProtocol, FewShotSet, few_shot, metrics::Estimate};
 
 use crate::{
     resolution::ResolutionArguments,
@@ -80,8 +80,10 @@ impl FewShot {
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);
         let protocol = FewShotProtocol {
-            train: data.part(Some(Part::Train), None)?.1,
-            test: data.part(Some(Part::Test), limit)?.1,
+            set: FewShotSet {
+                train: data.part(Some(Part::Train), None)?.1,
+                test: data.part(Some(Part::Test), limit)?.1,
+            },
             shots: self.shots.clone(),
             seeds: self.seeds.into(),
             seed: self.seed,

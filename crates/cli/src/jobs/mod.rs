@@ -19,8 +19,10 @@ pub(crate) use self::queue::{Jobs, OnFailure, Outcome};
 pub(crate) struct Job {
     /// In words.
     pub(crate) what: String,
-    /// Arguments of this program.
+    /// Arguments of this program that begin it.
     pub(crate) arguments: Vec<String>,
+    /// The folder of a training, in which it is gone on with where it was begun before.
+    pub(crate) run: Option<PathBuf>,
     /// The file that is there when it is done.
     pub(crate) leaves: PathBuf,
     /// Where its messages go.
@@ -38,16 +40,21 @@ impl Job {
         run: &Path,
         log: PathBuf,
     ) -> Self {
-        let folder = run.display().to_string();
-        let arguments = match run.join("recipe.toml").exists() {
-            true => vec!["train".to_owned(), "--resume".to_owned(), folder],
-            false => {
-                let begin = ["train".to_owned()].into_iter().chain(begin);
-                begin.chain(["--run".to_owned(), folder]).collect()
+        let folder = ["--run".to_owned(), run.display().to_string()];
+        let arguments = ["train".to_owned()].into_iter().chain(begin).chain(folder).collect();
+        let (leaves, run) = (run.join("result.json"), Some(run.to_owned()));
+        Self { what, arguments, run, leaves, log, accepts: Box::new(|_| true) }
+    }
+
+    /// Arguments of this program that do what is left of it.
+    fn words(&self) -> Vec<String> {
+        match self.run.as_ref().filter(|run| run.join("recipe.toml").exists()) {
+            Some(run) => {
+                let words = ["train".to_owned(), "--resume".to_owned()].into_iter();
+                words.chain([run.display().to_string()]).collect()
             }
-        };
-        let leaves = run.join("result.json");
-        Self { what, arguments, leaves, log, accepts: Box::new(|_| true) }
+            None => self.arguments.clone(),
+        }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -92,10 +99,10 @@ mod tests {
         let run = folder.path().join("run");
         let job = || Job::training(String::new(), ["vit".to_owned()], &run, PathBuf::new());
         let path = run.display().to_string();
-        assert_eq!(job().arguments, ["train", "vit", "--run", &path]);
+        assert_eq!(job().words(), ["train", "vit", "--run", &path]);
         std::fs::create_dir(&run).unwrap();
         std::fs::write(run.join("recipe.toml"), "").unwrap();
-        assert_eq!(job().arguments, ["train", "--resume", &path]);
+        assert_eq!(job().words(), ["train", "--resume", &path]);
         assert!(!job().is_done());
         std::fs::write(run.join("result.json"), "").unwrap();
         assert!(job().is_done());

@@ -7,9 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use omma_base::files::{FolderLock, LockError};
 use omma_train::Stop;
 
 use super::{Job, last_words};
+use crate::table::note;
 
 /// How long processes have to save their state after an interruption.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -18,6 +20,10 @@ impl Job {
     /// Waits for its process. After an interruption it is asked to save and end, and killed if it does not;
     /// what it has saved stays. Fails with what the process said last.
     pub(super) fn run(&self, threads: usize, stop: &Stop) -> Result<()> {
+        self.wait_for_owner(stop)?;
+        if self.is_done() || stop.why().is_some() {
+            return Ok(());
+        }
         if let Some(folder) = self.log.parent() {
             std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         }
@@ -25,7 +31,7 @@ impl Job {
         let mut command = Command::new(std::env::current_exe()?);
         apart(&mut command);
         let mut process = command
-            .args(&self.arguments)
+            .args(self.words())
             .env("RAYON_NUM_THREADS", threads.to_string())
             .envs(crate::limits::environment())
             .stdin(Stdio::null())
@@ -55,6 +61,32 @@ impl Job {
             (false, Some(words)) if status.code().is_some() => bail!(words),
             (false, _) => bail!("it ended with {status}; see {}", self.log.display()),
         }
+    }
+}
+
+impl Job {
+    /// Waits while the training of a command that was killed goes on by itself in the same folder.
+    fn wait_for_owner(&self, stop: &Stop) -> Result<()> {
+        let Some(run) = self.run.as_ref().filter(|run| run.is_dir()) else { return Ok(()) };
+        let mut said = false;
+        while stop.why().is_none() {
+            match FolderLock::take(run) {
+                Err(LockError::Held { owner }) => {
+                    if !std::mem::replace(&mut said, true) {
+                        note(format!(
+                            "{} is still being trained by {owner}; waiting for it",
+                            self.what
+                        ));
+                    }
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                Err(LockError::Io(error)) => {
+                    return Err(error).with_context(|| run.display().to_string());
+                }
+                Ok(_) => break,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn learning_curves(systems: &[(&str, Vec<PathBuf>)]) -> Result<StudyF
         section: "Learning".to_owned(),
         text: "The loss of training, means over seeds with their standard errors.".to_owned(),
         svg: lines.svg(),
+        table: None,
     })
 }
 

@@ -65,6 +65,7 @@ impl Scan {
             section: self.title.clone(),
             text: "Means over seeds with their standard errors.".to_owned(),
             svg: lines.svg(),
+            table: None,
         }
     }
 }

@@ -1,59 +1,16 @@
 //! What a study is.
 
-use std::{
-    collections::BTreeMap,
-    io::ErrorKind,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use omma_base::{
-    files::{FolderLock, write_atomically},
-    range::{OutOfRange, Range},
-};
-use omma_train::{Recipe, recipe::check_name, run::RunFolder};
-use serde::{Deserialize, Serialize};
+use omma_base::range::{OutOfRange, Range};
+use omma_train::{recipe::check_name, run::RunFolder};
+use serde::Deserialize;
 
-use super::scans::Scan;
+use super::{Options, StudySystem, builtin::STUDIES, scans::Scan};
 use crate::{commands::upcycle::Start, names::slug};
 
-/// Names, and files by their names, of the studies in `studies/`.
-pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[
-    (
-        "e3",
-        &[
-            ("study.toml", include_str!("../../studies/e3/study.toml")),
-            ("vit.toml", include_str!("../../studies/e3/vit.toml")),
-            ("vmoe.toml", include_str!("../../studies/e3/vmoe.toml")),
-        ],
-    ),
-    (
-        "limoe",
-        &[
-            ("study.toml", include_str!("../../studies/limoe/study.toml")),
-            ("dense.toml", include_str!("../../studies/limoe/dense.toml")),
-            ("sparse.toml", include_str!("../../studies/limoe/sparse.toml")),
-        ],
-    ),
-    (
-        "vimoe",
-        &[
-            ("study.toml", include_str!("../../studies/vimoe/study.toml")),
-            ("tail.toml", include_str!("../../studies/vimoe/tail.toml")),
-        ],
-    ),
-    (
-        "vimoe-segment",
-        &[
-            ("study.toml", include_str!("../../studies/vimoe-segment/study.toml")),
-            ("tail.toml", include_str!("../../studies/vimoe-segment/tail.toml")),
-        ],
-    ),
-];
-
-const STUDY: &str = "study.toml";
-/// A model of as many blocks as most checkpoints.
-const STAND_IN: &str = "model.preset=vit-s16";
+pub(super) const STUDY: &str = "study.toml";
 /// Models that are trained for a row of the table.
 const MODELS: Range = Range::of(1.0, 1_000.0);
 
@@ -80,7 +37,17 @@ pub(crate) struct Study {
     /// keeps if not given.
     #[serde(default)]
     pub(crate) keep: Option<usize>,
-    /// Whether all systems begin from a checkpoint, which the user gives.
+    /// Data sets that features are judged by from a few images of each class (paper 000 App. A.5), as NAME=PATH or
+    /// by a built-in name.
+    #[serde(default)]
+    pub(crate) few_shot: Vec<String>,
+    /// How many images that is.
+    #[serde(default = "ten")]
+    pub(crate) shots: Vec<usize>,
+    /// Whether a table and figures say what trainings took: seconds, FLOPs, tokens without room, load.
+    #[serde(default)]
+    pub(crate) training: bool,
+    /// Whether systems that begin from no other one begin from a checkpoint, which the user gives.
     #[serde(default)]
     pub(crate) from_checkpoint: bool,
     /// What upcycled experts start as.
@@ -95,57 +62,14 @@ pub(crate) struct Study {
     pub(crate) systems: Vec<StudySystem>,
     /// All files of the study, by their names.
     #[serde(skip)]
-    files: Vec<(String, String)>,
+    pub(super) files: Vec<(String, String)>,
     /// Where they are; nowhere for a study that comes with the program.
     #[serde(skip)]
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
 }
 
-/// What a user may set beside the study's files, and everything in its folder depends on.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Options {
-    pub(crate) seeds: usize,
-    /// On top of all recipes.
-    pub(crate) settings: Vec<String>,
-    /// The checkpoint that all systems begin from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) init: Option<String>,
-    /// Out-of-distribution data sets, by their names.
-    #[serde(default, alias = "outside")]
-    pub(crate) ood: BTreeMap<String, String>,
-}
-
-const OPTIONS: &str = "options.toml";
-
-/// One row of the study's table.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct StudySystem {
-    pub(crate) label: String,
-    /// A file beside `study.toml`.
-    pub(crate) recipe: String,
-    /// On top of the recipe.
-    #[serde(default)]
-    pub(crate) settings: Vec<String>,
-    /// Experts that it is given before it is trained, in a study that begins from a checkpoint: settings of
-    /// `omma upcycle`.
-    #[serde(default)]
-    pub(crate) upcycle: Vec<String>,
-    /// Models that are trained for themselves and judged together.
-    #[serde(default = "one")]
-    pub(crate) ensemble: usize,
-}
-
-fn one() -> usize {
-    1
-}
-
-impl StudySystem {
-    /// Seeds of the models of the ensemble with a number. The first is the number itself, so that an
-    /// ensemble has its first model in common with the single models of its recipe.
-    pub(crate) fn seeds(&self, number: usize, seeds: usize) -> Vec<usize> {
-        (0..self.ensemble.max(1)).map(|model| number + model * seeds).collect()
-    }
+fn ten() -> Vec<usize> {
+    vec![10]
 }
 
 impl Study {
@@ -177,22 +101,18 @@ impl Study {
         Self::parse(files, folder)
     }
 
-    fn parse(files: Vec<(String, String)>, folder: &Path) -> Result<Self> {
+    pub(super) fn parse(files: Vec<(String, String)>, folder: &Path) -> Result<Self> {
         let text = files.iter().find(|(name, _)| name == STUDY).map(|(_, text)| text.clone());
         let mut study: Self = toml::from_str(&text.unwrap_or_default()).context(STUDY)?;
         study.files = files;
         study.folder = folder.to_owned();
         study.check().context(STUDY)?;
         check_name(&study.name).context(STUDY)?;
+        study.check_chain().context(STUDY)?;
         for system in &study.systems {
-            study.recipe(system, &[]).with_context(|| format!("system {}", system.label))?;
-        }
-        let without = |system: &&StudySystem| !system.upcycle.is_empty() && !study.from_checkpoint;
-        if let Some(system) = study.systems.iter().find(without) {
-            bail!(
-                "{STUDY}: {} is to be upcycled, and nothing is said to begin from; add from_checkpoint = true",
-                system.label
-            );
+            study
+                .recipe(system, &Options::default())
+                .with_context(|| format!("system {}", system.label))?;
         }
         let mut slugs: Vec<String> = study.systems.iter().map(|one| slug(&one.label)).collect();
         slugs.sort_unstable();
@@ -203,14 +123,13 @@ impl Study {
                 "{STUDY}: labels must differ in their letters (a to z) and digits, which name folders"
             );
         }
-        if study.systems.iter().all(|system| system.label != study.baseline) {
+        let known = |label: &str| study.judged().any(|system| system.label == label);
+        if !known(&study.baseline) {
             bail!("{STUDY}: the baseline \"{}\" is none of the systems", study.baseline);
         }
-        let unknown = |label: &&String| study.systems.iter().all(|system| system.label != **label);
-        if let Some(label) = study.curves.iter().find(unknown) {
+        if let Some(label) = study.curves.iter().find(|label| !known(label)) {
             bail!("{STUDY}: \"{label}\" of curves is none of the systems");
         }
-        let known = |label: &str| study.systems.iter().any(|system| system.label == label);
         study.scans.iter().try_for_each(|scan| scan.check(known)).context(STUDY)?;
         Ok(study)
     }
@@ -225,95 +144,20 @@ impl Study {
         held("shift_samples".to_owned(), self.shift_samples, Range::of(0.0, 1e9))?;
         held("limit".to_owned(), self.limit, Range::of(0.0, 1e9))?;
         held("keep".to_owned(), self.keep.unwrap_or_default(), Range::of(0.0, 1e6))?;
+        for shots in &self.shots {
+            held("shots".to_owned(), *shots, Range::of(1.0, 1e6))?;
+        }
         for system in &self.systems {
             held(format!("ensemble of {}", system.label), system.ensemble, MODELS)?;
         }
         Ok(())
     }
 
-    /// The recipe of a system, with all that is on top of it.
-    pub(crate) fn recipe(&self, system: &StudySystem, settings: &[String]) -> Result<Recipe> {
-        let file = self.files.iter().find(|(name, _)| *name == system.recipe);
-        let Some((name, text)) = file else {
-            bail!("there is no {} beside {STUDY}", system.recipe);
-        };
-        // What is not there yet is stood in for: only what is not the model is looked at.
-        let stand_in = self.from_checkpoint.then(|| STAND_IN.to_owned());
-        let settings: Vec<&String> =
-            stand_in.iter().chain(&system.settings).chain(settings).collect();
-        Ok(Recipe::parse(text, &self.folder.join(name), &settings)?)
-    }
-
-    /// Puts the study's files into its folder, and owns it; fails if another process does, or if that holds another study, or the same with
-    /// other options.
-    pub(crate) fn settle(&self, folder: &Path, options: &Options) -> Result<FolderLock> {
-        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        let owned = FolderLock::take(folder).with_context(|| folder.display().to_string())?;
-        let write = |path: &Path, text: &str| {
-            write_atomically(path, |file| std::fs::write(file, text))
-                .with_context(|| path.display().to_string())
-        };
-        for (name, text) in &self.files {
-            let path = folder.join(name);
-            match std::fs::read_to_string(&path) {
-                Ok(old) if old != *text => bail!(
-                    "{} is of another study, or of another version of it; choose another folder with \
-                     --out",
-                    path.display()
-                ),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => write(&path, text)?,
-                Err(error) => return Err(error).with_context(|| path.display().to_string()),
-            }
-        }
-        let path = folder.join(OPTIONS);
-        let known: Option<Options> = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            text => Some(toml::from_str(&text?).with_context(|| path.display().to_string())?),
-        };
-        let Some(mut known) = known else {
-            write(&path, &toml::to_string(options)?)?;
-            return Ok(owned);
-        };
-        let chosen =
-            |options: &Options| (options.seeds, options.settings.clone(), options.init.clone());
-        if chosen(&known) != chosen(options) {
-            let both = [&known, options].map(|options| {
-                let from =
-                    options.init.iter().map(|init| format!(" from {init}")).collect::<String>();
-                format!("{} seeds and {:?}{from}", options.seeds, options.settings)
-            });
-            bail!(
-                "{} has a study with {}, now it is {}; choose another folder with --out",
-                folder.display(),
-                both[0],
-                both[1]
-            );
-        }
-        // Others may come later; one of the same name would be taken for the one that was looked at.
-        for (name, data) in &options.ood {
-            match known.ood.insert(name.clone(), data.clone()) {
-                Some(old) if old != *data => bail!(
-                    "{}: {name} was {old} and is {data} now; give it another name as NAME=PATH",
-                    folder.display()
-                ),
-                _ => {}
-            }
-        }
-        write(&path, &toml::to_string(&known)?)?;
-        Ok(owned)
-    }
-
-    /// Where a model of a system is trained. Systems that differ in nothing but how many models they
-    /// have share them.
-    pub(crate) fn run_folder(&self, folder: &Path, system: &StudySystem, seed: usize) -> PathBuf {
-        let same = |other: &&StudySystem| {
-            other.recipe == system.recipe
-                && other.settings == system.settings
-                && other.upcycle == system.upcycle
-        };
-        let first = self.systems.iter().find(same).unwrap_or(system);
-        folder.join("runs").join(format!("{}-{seed}", slug(&first.label)))
+    /// A file of the study, by its name.
+    pub(super) fn file(&self, name: &str) -> Result<(&String, &String)> {
+        let file = self.files.iter().find(|(own, _)| *own == name);
+        let Some((name, text)) = file else { bail!("there is no {name} beside {STUDY}") };
+        Ok((name, text))
     }
 
     /// Removes the checkpoints of a run that are not to stay.
@@ -324,27 +168,6 @@ impl Study {
             true => Ok(run.own()?.checkpoints().keep_only(keep)?),
             false => Ok(()),
         }
-    }
-
-    /// Where the model is that a system of upcycled experts begins from. Systems of the same experts share it.
-    pub(crate) fn start_folder(&self, folder: &Path, system: &StudySystem, seed: usize) -> PathBuf {
-        let same = |other: &&StudySystem| other.upcycle == system.upcycle;
-        let first = self.systems.iter().find(same).unwrap_or(system);
-        folder.join("starts").join(format!("{}-{seed}", slug(&first.label)))
-    }
-
-    /// Where a system is judged.
-    ///
-    /// - `by`: other data than it was trained on
-    pub(crate) fn eval_folder(
-        &self,
-        folder: &Path,
-        system: &StudySystem,
-        seed: usize,
-        by: Option<&str>,
-    ) -> PathBuf {
-        let evals = by.map_or("evals".to_owned(), |data| format!("evals-{}", slug(data)));
-        folder.join(evals).join(format!("{}-{seed}", slug(&system.label)))
     }
 }
 
@@ -358,7 +181,8 @@ mod tests {
             let study = Study::find(name).unwrap();
             assert_eq!(study.name, *name);
             for system in &study.systems {
-                study.recipe(system, &[]).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+                let recipe = study.recipe(system, &Options::default());
+                recipe.unwrap_or_else(|error| panic!("{name}: {error:#}"));
             }
             assert!(study.systems.iter().any(|system| system.label == study.baseline), "{name}");
         }
@@ -371,31 +195,12 @@ mod tests {
         let folder = Path::new("x");
         let of = |label: &str| study.systems.iter().find(|s| s.label == label).unwrap();
         let (single, pair) = (of("V-MoE (K=1)"), of("V-MoE (K=1) ensemble of 2"));
-        assert_eq!(pair.seeds(1, 3), [1, 4]);
-        assert_eq!(
-            study.run_folder(folder, single, 1),
-            study.run_folder(folder, pair, pair.seeds(1, 3)[0])
-        );
+        let (one, both) = (study.models(single, 1, 3), study.models(pair, 1, 3));
+        assert_eq!(both.iter().map(|model| model.seed).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(study.run_folder(folder, &one[0]), study.run_folder(folder, &both[0]));
         let evals = |system, by| study.eval_folder(folder, system, 1, by);
         assert_ne!(evals(single, None), evals(pair, None));
         assert_ne!(evals(single, None), evals(single, Some("world-unseen")));
-    }
-
-    #[test]
-    fn a_name_means_one_data_set() {
-        let folder = tempfile::tempdir().unwrap();
-        let study = Study::find("e3").unwrap();
-        let settle = |ood: &[(&str, &str)]| {
-            let own = |(name, path): &(&str, &str)| ((*name).to_owned(), (*path).to_owned());
-            let ood = ood.iter().map(own).collect();
-            let options = Options { seeds: 1, settings: Vec::new(), init: None, ood };
-            study.settle(folder.path(), &options).map(drop)
-        };
-        settle(&[("x", "/a")]).unwrap();
-        settle(&[("y", "/b")]).unwrap();
-        let message = settle(&[("x", "/c")]).unwrap_err().to_string();
-        assert!(message.contains("x was /a and is /c"), "{message}");
-        settle(&[("x", "/a"), ("y", "/b")]).unwrap();
     }
 
     #[test]
@@ -404,8 +209,7 @@ mod tests {
         let study = Study::find("vimoe").unwrap();
         assert!(study.from_checkpoint);
         let settle = |init: &str| {
-            let (settings, ood) = (Vec::new(), BTreeMap::new());
-            let options = Options { seeds: 1, settings, init: Some(init.to_owned()), ood };
+            let options = Options { seeds: 1, init: Some(init.to_owned()), ..Options::default() };
             study.settle(folder.path(), &options).map(drop)
         };
         settle("/small").unwrap();
@@ -414,8 +218,10 @@ mod tests {
         assert!(message.contains("from /small") && message.contains("from /other"), "{message}");
         let sparse: Vec<&StudySystem> =
             study.systems.iter().filter(|system| !system.upcycle.is_empty()).collect();
-        let starts: std::collections::BTreeSet<PathBuf> =
-            sparse.iter().map(|system| study.start_folder(folder.path(), system, 0)).collect();
+        let starts: std::collections::BTreeSet<PathBuf> = sparse
+            .iter()
+            .map(|one| study.start_folder(folder.path(), &study.models(one, 0, 1)[0]))
+            .collect();
         assert_eq!(starts.len(), sparse.len(), "they differ in their experts");
     }
 
@@ -449,7 +255,7 @@ mod tests {
         let recipe = "name = \"r\"\nabout = \"\"\nbase = \"vit\"\n";
         let files = [(STUDY, text), ("r.toml", recipe)];
         let files = files.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec();
-        let message = Study::parse(files, Path::new("")).err().unwrap().to_string();
+        let message = format!("{:#}", Study::parse(files, Path::new("")).err().unwrap());
         assert!(message.contains("from_checkpoint"), "{message}");
     }
 
@@ -481,18 +287,6 @@ mod tests {
     }
 
     #[test]
-    fn a_study_of_an_earlier_version_goes_on() {
-        let folder = tempfile::tempdir().unwrap();
-        let old = "seeds = 1\nsettings = []\n\n[outside]\nx = \"/a\"\n";
-        std::fs::write(folder.path().join(OPTIONS), old).unwrap();
-        let ood = BTreeMap::from([("x".to_owned(), "/b".to_owned())]);
-        let options = Options { seeds: 1, settings: Vec::new(), init: None, ood };
-        let settled = Study::find("e3").unwrap().settle(folder.path(), &options).map(drop);
-        let message = settled.unwrap_err().to_string();
-        assert!(message.contains("x was /a and is /b"), "{message}");
-    }
-
-    #[test]
     fn no_text_makes_it_panic() {
         let files = |name: &str| {
             let (_, files) = STUDIES.iter().find(|(known, _)| *known == name).unwrap();
@@ -510,10 +304,9 @@ mod tests {
                 .filter(|(name, _)| name == STUDY)
                 .for_each(|file| file.1 = text.clone());
             if let Ok(study) = Study::parse(files, Path::new("")) {
-                let system = &study.systems[0];
-                let seeds = system.seeds(0, study.seeds);
-                assert!(!seeds.is_empty());
-                let _ = study.run_folder(Path::new("x"), system, seeds[0]);
+                let stages = study.stages(study.seeds);
+                assert!(!stages.is_empty());
+                let _ = study.run_folder(Path::new("x"), &stages[0][0]);
             }
         });
     }

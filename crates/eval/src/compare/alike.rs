@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     error::{EvalError, Result},
-    protocols::{Evaluation, shift::Shift},
+    protocols::{Evaluation, shift::Shift, transfer::FewShotRecord},
 };
 
 /// Fails unless all were judged by the same images in the same way.
@@ -39,6 +39,8 @@ fn terms(one: &Evaluation) -> Vec<(String, String)> {
         terms.extend([("score".to_owned(), score(one)), ("positive".to_owned(), positive(one))]);
     }
     terms.extend(one.ood.keys().map(|name| (format!("against {name}"), against(one, name))));
+    let shots = one.few_shot.keys().map(|name| (format!("shots of {name}"), shots(one, name)));
+    terms.extend(shots);
     terms.extend(one.shift.as_ref().map(|shift| ("shift".to_owned(), shift.terms())));
     terms
 }
@@ -81,6 +83,12 @@ fn against(one: &Evaluation, name: &str) -> String {
     format!("against {} images of {name}", one.ood[name].samples)
 }
 
+/// How features were judged by few images of a data set.
+fn shots(one: &Evaluation, name: &str) -> String {
+    let FewShotRecord { samples, draws, .. } = &one.few_shot[name];
+    format!("by few shots of {name}, {draws} draws, on {samples} images")
+}
+
 /// Something that was judged, perhaps in several ways.
 #[derive(Debug, Clone)]
 pub struct Subject {
@@ -106,7 +114,9 @@ pub struct Alike {
 /// What a protocol asks beside the test itself, in words.
 fn extras(one: &Evaluation) -> BTreeSet<String> {
     let ood = |name: &String| format!("{}, {}, {}", against(one, name), score(one), positive(one));
-    one.ood.keys().map(ood).chain(one.shift.as_ref().map(Shift::terms)).collect()
+    let few = |name: &String| shots(one, name);
+    let ood = one.ood.keys().map(ood).chain(one.few_shot.keys().map(few));
+    ood.chain(one.shift.as_ref().map(Shift::terms)).collect()
 }
 
 /// Against which images, without how these are told.
@@ -179,6 +189,8 @@ fn reduced(one: &Evaluation, common: &BTreeSet<String>) -> Evaluation {
     });
     let kept = kept.collect();
     one.ood = kept;
+    let judged = one.clone();
+    one.few_shot.retain(|name, _| common.contains(&shots(&judged, name)));
     one
 }
 

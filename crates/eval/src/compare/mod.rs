@@ -6,6 +6,7 @@
 //! | `alike.rs` | which evaluations of several runs were judged alike, and what is missing |
 //! | `paired.rs`, `mcnemar.rs` | two systems image by image: can they be told apart? |
 //! | `improvement.rs` | percentage gains, and these normalised by difficulty (paper 000 App. D) |
+//! | `transfer.rs` | few shots of other data sets, plain and weighted means |
 //! | `tables.rs` | all of it in tables |
 //! | `grid.rs` | experts per token against models (paper 000 Fig. 2) |
 
@@ -15,6 +16,7 @@ mod improvement;
 mod mcnemar;
 mod paired;
 mod tables;
+mod transfer;
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -28,6 +30,7 @@ pub use self::{
     mcnemar::McNemar,
     paired::{Difference, Paired},
     tables::Table,
+    transfer::Transfer,
 };
 use crate::{
     error::{EvalError, Result},
@@ -89,6 +92,8 @@ pub struct Row {
     pub base_rate: BTreeMap<String, Estimate>,
     /// False-positive rate at 95 % by out-of-distribution data set.
     pub fpr95: BTreeMap<String, Estimate>,
+    /// From a few images of every class of other data, by how many these are.
+    pub few_shot: Vec<Transfer>,
     /// Whether its classes, if it has some, are made of their names: its accuracy is zero-shot.
     pub reads: bool,
     /// Recall of texts that look for their image.
@@ -107,6 +112,10 @@ pub struct Row {
     pub images_told_apart: Option<Estimate>,
     /// Share of texts that find their image within a batch.
     pub texts_told_apart: Option<Estimate>,
+    /// How much members disagree, as the share of images on which two of them decide differently.
+    pub disagreement: Option<Estimate>,
+    /// The cosine between members' probabilities.
+    pub cosine: Option<Estimate>,
     /// What one image costs.
     pub cost: SystemCost,
 }
@@ -215,18 +224,21 @@ impl Comparison {
                 rows[place].label = format!("{} ({})", group[0].label, group[0].models.join(" + "));
             }
         }
-        let base = match baseline {
-            Some(label) => rows.iter().find(|row| row.label == label).ok_or_else(|| {
+        let at = match baseline {
+            Some(label) => rows.iter().position(|row| row.label == label).ok_or_else(|| {
                 let known: Vec<&str> = rows.iter().map(|row| row.label.as_str()).collect();
                 EvalError::Compare(format!(
                     "there is no system \"{label}\" to measure gains against; there are {}",
                     known.join(", ")
                 ))
             })?,
-            None => &rows[0],
+            None => 0,
         };
+        for (row, group) in rows.iter_mut().zip(&groups) {
+            row.few_shot = Transfer::of(group, &groups[at]);
+        }
+        let base = &rows[at];
         let difficulty = Difficulty::fit(&rows);
-        let at = rows.iter().position(|row| row.label == base.label).unwrap_or_default();
         let others = rows.iter().enumerate().filter(|(place, _)| *place != at);
         let gains = others.map(|(place, row)| {
             let gain = Gain::new(row, base, &rows, difficulty.as_ref());
@@ -301,6 +313,7 @@ impl Row {
             aupr: by_set(|record| Some(record.aupr)),
             base_rate: by_set(|record| record.base_rate),
             fpr95: by_set(|record| Some(record.fpr95)),
+            few_shot: Vec::new(),
             reads: group[0].contrast.is_some(),
             text_to_image: recalls(|captions| &captions.retrieval.text_to_image),
             image_to_text: recalls(|captions| &captions.retrieval.image_to_text),
@@ -310,6 +323,8 @@ impl Row {
             pixel_ece: pixels(|found| found.ece),
             images_told_apart: captioned(|captions| captions.accuracy.images),
             texts_told_apart: captioned(|captions| captions.accuracy.texts),
+            disagreement: maybe(&|one| Some(one.test.as_ref()?.diversity?.disagreement)),
+            cosine: maybe(&|one| Some(one.test.as_ref()?.diversity?.cosine)),
             cost: group[0].cost,
         }
     }

@@ -111,9 +111,11 @@ impl Comparison {
     /// All tables that there is something for.
     pub fn tables(&self) -> Vec<Table> {
         let mut tables = vec![self.systems_table()];
+        tables.extend(self.members_table());
         tables.extend(self.contrast_table());
         tables.extend(self.segmentation_table());
         tables.extend(self.ood_tables());
+        tables.extend(self.few_shot_tables());
         tables.extend(self.gains_table());
         tables.extend(self.paired_table());
         tables
@@ -182,6 +184,26 @@ impl Comparison {
             columns.push(column("shifted KL", move |row: &Row| cell(row.shift_kl, 1.0, kl)));
         }
         Table::new(&self.rows, &columns)
+    }
+
+    /// How the members of ensembles differ (paper 000 §5), beside the scores that are in no other table; nothing
+    /// without ensembles.
+    pub(crate) fn members_table(&self) -> Option<Table> {
+        let Digits { nll, .. } = Digits::of_images(self.images);
+        let low = |name: &str, of: fn(&Row) -> Option<Estimate>| {
+            column(name, move |row: &Row| cell(of(row), 1.0, nll + 1))
+                .best(Better::Low, move |row| Some(of(row)?.mean))
+        };
+        let columns = [
+            column("members", |row: &Row| self.label(row)),
+            column("KL", move |row: &Row| cell(row.kl, 1.0, nll + 1)),
+            column("cosine", move |row: &Row| cell(row.cosine, 1.0, nll + 1)),
+            column("disagreement %", move |row: &Row| cell(row.disagreement, 100.0, 2)),
+            low("Brier", |row| row.brier),
+            low("NLL, scaled", |row| row.scaled_nll),
+        ];
+        let any = self.rows.iter().any(|row| row.kl.is_some());
+        any.then(|| Table::new(&self.rows, &columns))
     }
 
     /// Whether any system was judged by classes.
@@ -260,6 +282,35 @@ impl Comparison {
             Table::new(&self.rows, &columns)
         };
         self.ood_sets().into_iter().map(table).collect()
+    }
+
+    /// Accuracies on other data from a few images of every class, one table per number of these.
+    pub(crate) fn few_shot_tables(&self) -> Vec<Table> {
+        let all = || self.rows.iter().flat_map(|row| &row.few_shot);
+        let numbers: BTreeSet<usize> = all().map(|transfer| transfer.shots).collect();
+        let table = |shots: usize| {
+            let of = move |row: &Row| {
+                row.few_shot.iter().find(|transfer| transfer.shots == shots).cloned()
+            };
+            let percent = |title: String, value: Box<dyn Fn(&Row) -> Option<Estimate>>| {
+                let value = std::rc::Rc::new(value);
+                let text = std::rc::Rc::clone(&value);
+                column(title, move |row: &Row| cell(text(row), 100.0, 2))
+                    .best(Better::High, move |row| Some(value(row)?.mean))
+            };
+            let mut columns = vec![column(format!("{shots} shots"), |row: &Row| self.label(row))];
+            let names: BTreeSet<&String> = all().flat_map(|one| one.accuracy.keys()).collect();
+            for name in names {
+                let own = name.clone();
+                let value = move |row: &Row| of(row)?.accuracy.get(&own).copied();
+                columns.push(percent(format!("{name} %"), Box::new(value)));
+            }
+            columns.push(percent("mean %".to_owned(), Box::new(move |row| of(row)?.mean)));
+            let title = format!("mean in units of {}, %", self.baseline);
+            columns.push(percent(title, Box::new(move |row| of(row)?.weighted)));
+            Table::new(&self.rows, &columns)
+        };
+        numbers.into_iter().map(table).collect()
     }
 
     /// Gains over the baseline; nothing if it is alone.

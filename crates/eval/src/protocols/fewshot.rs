@@ -6,7 +6,7 @@ use std::sync::Arc;
 use omma_base::Seed;
 use omma_data::{Selection, Shared};
 use rand::seq::SliceRandom;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{EvalError, Result},
@@ -16,13 +16,20 @@ use crate::{
     system::{Outputs, System},
 };
 
-/// What is asked.
+/// A data set that features are judged by.
 #[derive(Clone)]
-pub struct FewShotProtocol {
+pub struct FewShotSet {
     /// Training images, from which shots are drawn.
     pub train: Images,
     /// What the probes are judged by.
     pub test: Images,
+}
+
+/// What is asked.
+#[derive(Clone)]
+pub struct FewShotProtocol {
+    /// Of which images.
+    pub set: FewShotSet,
     /// Images per class, each a run of its own.
     pub shots: Vec<usize>,
     /// How many times shots are drawn.
@@ -43,7 +50,7 @@ impl FewShotProtocol {
 }
 
 /// What was found for a number of shots.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shots {
     /// Images per class.
     pub shots: usize,
@@ -138,8 +145,9 @@ pub fn few_shot(
     protocol: &FewShotProtocol,
     watcher: &mut dyn Watcher,
 ) -> Result<FewShot> {
-    let classes = protocol.train.data.classes().len();
-    let by_class = indices_by_class(&protocol.train, &protocol.shots)?;
+    let FewShotSet { train, test } = &protocol.set;
+    let classes = train.data.classes().len();
+    let by_class = indices_by_class(train, &protocol.shots)?;
     let mut draws: Vec<Vec<Draw>> = Vec::new();
     for shots in &protocol.shots {
         let mut of_shots = Vec::new();
@@ -154,9 +162,9 @@ pub fn few_shot(
         let started = of_shots.iter().map(|draw| start(draw, &protocol.l2));
         running.push(started.collect::<Result<_>>()?);
     }
-    watcher.begins("test images", protocol.test.data.len());
+    watcher.begins("test images", test.data.len());
     let mut samples = 0;
-    features(system, &protocol.test, protocol.batch, watcher, |batch| {
+    features(system, test, protocol.batch, watcher, |batch| {
         samples += batch.labels.len();
         let joint = batch.joint();
         for one in running.iter_mut().flatten() {
@@ -183,7 +191,7 @@ pub fn few_shot(
     });
     Ok(FewShot {
         models: system.names().to_vec(),
-        data: protocol.test.name.clone(),
+        data: test.name.clone(),
         members: system.members(),
         samples,
         seeds: protocol.seeds.max(1),
@@ -230,9 +238,9 @@ fn draw(
     // Where every image is a shot, the shots themselves must choose.
     let choosing = if choosing.is_empty() { support.clone() } else { choosing };
     let mut gather = |what: String, indices: Vec<usize>| -> Result<Features> {
-        let data: Shared = Arc::new(Selection::new(protocol.train.data.clone(), indices));
+        let data: Shared = Arc::new(Selection::new(protocol.set.train.data.clone(), indices));
         watcher.begins(&what, data.len());
-        let images = Images { data, ..protocol.train.clone() };
+        let images = Images { data, ..protocol.set.train.clone() };
         let mut all = Features { members: Vec::new(), labels: Vec::new() };
         features(system, &images, protocol.batch, watcher, |batch| {
             all.members.resize(batch.members.len(), Vec::new());

@@ -10,8 +10,9 @@
 //! | `contrast.rs` | do images and texts find each other? |
 //! | `fewshot.rs` | what do frozen features know about classes? |
 //! | `probe.rs` | which linear classifier on frozen features is to be kept? |
+//! | `transfer.rs` | and about those of other data sets? |
 //! | `linear.rs` | how far does a linear classifier on pixels come? |
-//! | `mod.rs` | the first six as one protocol, and the record of it, `eval.json` |
+//! | `mod.rs` | the first six and few shots of other data as one protocol, and the record of it, `eval.json` |
 
 pub(crate) mod contrast;
 pub(crate) mod fewshot;
@@ -22,6 +23,7 @@ pub(crate) mod segmentation;
 pub(crate) mod shift;
 pub(crate) mod temperature;
 pub(crate) mod test;
+pub(crate) mod transfer;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -34,6 +36,7 @@ use self::{
     shift::{Shift, ShiftProtocol, shift},
     temperature::{Scaled, TemperatureRecord},
     test::{Test, TestProtocol, TestRecord},
+    transfer::{FewShotRecord, TransferProtocol, transfer},
 };
 use crate::{
     error::{EvalError, Result},
@@ -62,6 +65,8 @@ pub struct Protocol {
     pub shift: Option<ShiftProtocol>,
     /// What is to be told from the test images.
     pub ood: OodProtocol,
+    /// Other data that features are judged by from a few images of every class.
+    pub few_shot: TransferProtocol,
     /// The bins of the calibration error.
     pub binning: Binning,
     /// Images per forward pass.
@@ -124,6 +129,9 @@ pub struct Evaluation {
     /// Which of both were to be found.
     #[serde(default = "OodPositive::of_earlier_records")]
     pub ood_positive: OodPositive,
+    /// From a few images of every class, by data set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub few_shot: BTreeMap<String, FewShotRecord>,
     /// What one image costs.
     pub cost: SystemCost,
     /// The most memory that the process held, where the system says it.
@@ -192,6 +200,7 @@ pub fn evaluate(
     if let Some(found) = &captions {
         gallery = gallery.with_retrieval(found, system.pixels().resolution);
     }
+    let few_shot = transfer(system, &protocol.few_shot, protocol.batch, watcher)?;
     let classes = if record.is_some() { test.data.classes() } else { &[] };
     let evaluation = Evaluation {
         test: record,
@@ -199,6 +208,7 @@ pub fn evaluate(
         temperature,
         shift,
         ood,
+        few_shot,
         images,
         ..protocol.record(system, classes)?
     };
@@ -240,6 +250,7 @@ impl Protocol {
             temperature: None,
             shift: None,
             ood: BTreeMap::new(),
+            few_shot: BTreeMap::new(),
             ood_score: self.ood.score,
             ood_positive: self.ood.positive,
             cost: system.cost()?,
@@ -264,6 +275,7 @@ impl Protocol {
             (self.shift.is_some(), "what is judged on corrupted images"),
             (!self.ood.sets.is_empty(), "telling out-of-distribution images"),
             (self.predictions.is_some(), "a file of predictions"),
+            (!self.few_shot.sets.is_empty(), "what features know from a few images of a class"),
         ];
         asked.into_iter().find(|(asked, _)| *asked).map(|(_, what)| what)
     }

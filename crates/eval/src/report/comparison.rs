@@ -1,6 +1,6 @@
 //! The page of several evaluations beside each other.
 
-use omma_report::{Bars, Better, Dot, Lines, Mark, Page, Scatter, Series};
+use omma_report::{Bars, Better, Dot, Lines, Mark, Page, Scatter, Series, ValueMap};
 
 use super::{Report, file_name};
 use crate::{
@@ -24,6 +24,8 @@ pub struct StudyFigure {
     pub text: String,
     /// The figure.
     pub svg: String,
+    /// What stands above it, if there is something.
+    pub table: Option<Table>,
 }
 
 /// [`comparison_page`] with a study's own figures.
@@ -42,6 +44,11 @@ pub fn study_page(
         ),
         &comparison.systems_table(),
     );
+    if let Some(table) = comparison.members_table() {
+        let text = "How the members of an ensemble differ: KL divergence, cosine of their probabilities, and how often \
+                    two of them decide differently; then the Brier score, and NLL after temperature scaling.";
+        page = with_table(page.section("Members").text(text), &table);
+    }
     if let Some(table) = comparison.contrast_table() {
         let text = "Zero-shot accuracy is that of classes which are known by their names alone. Then how often a \
                     text finds its image among the first 1, 5 and 10 of all, how often an image finds any of its \
@@ -56,6 +63,17 @@ pub fn study_page(
         );
         page = page.section("Out-of-distribution images").text(&text);
         page = comparison.ood_tables().iter().fold(page, with_table);
+    }
+    let few_shot = comparison.few_shot_tables();
+    if !few_shot.is_empty() {
+        let text = format!(
+            "The accuracy of a linear classifier on frozen features, from a few images of every class of other data; \
+             the last column has the mean of the accuracies in units of those of {} (paper 000 App. A.5). More is \
+             better.",
+            comparison.baseline
+        );
+        page = page.section("Few shots of other data").text(&text);
+        page = few_shot.iter().fold(page, with_table);
     }
     if !figures.is_empty() {
         page = page
@@ -96,8 +114,9 @@ pub fn study_page(
             .figures(lines.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
         figures.extend(lines);
     }
-    for StudyFigure { name, section, text, svg } in own {
-        page = page.section(section).text(text).figures([svg.clone()]);
+    for StudyFigure { name, section, text, svg, table } in own {
+        page = page.section(section).text(text);
+        page = table.iter().fold(page, with_table).figures([svg.clone()]);
         figures.push((name.clone(), svg.clone()));
     }
     if !comparison.notes.is_empty() {
@@ -182,6 +201,17 @@ fn fronts(comparison: &Comparison) -> Vec<(String, String)> {
         let title = format!("FPR at 95 % TPR against {name}");
         figures.push(front(&format!("fpr95-{}", file_name(name)), &title, "%", &|row| {
             percent(row.fpr95.get(name).copied())
+        }));
+    }
+    let mut shots: Vec<usize> =
+        comparison.rows.iter().flat_map(|row| &row.few_shot).map(|one| one.shots).collect();
+    shots.sort_unstable();
+    shots.dedup();
+    for shots in shots {
+        let title = format!("{shots}-shot error on other data");
+        figures.push(front(&format!("few-shot-{shots}"), &title, "%", &|row| {
+            let found = row.few_shot.iter().find(|one| one.shots == shots)?.mean?;
+            Some(Estimate { mean: 1.0 - found.mean, ..found }.times(100.0))
         }));
     }
     let mut figures: Vec<(String, String)> = figures.into_iter().flatten().collect();
@@ -323,7 +353,30 @@ fn grid_figures(grid: &Grid) -> Vec<(String, String)> {
         };
         (name.to_owned(), figure.svg())
     };
+    let map =
+        |name: &str, title: &str, digits: usize, of: fn(&crate::compare::Cell) -> Option<f64>| {
+            let value = |m: usize, k: usize| {
+                grid.cells.iter().find(|cell| (cell.k, cell.m) == (k, m)).and_then(of)
+            };
+            let figure = ValueMap {
+                title: title.to_owned(),
+                row_label: "models".to_owned(),
+                column_label: "experts per token".to_owned(),
+                rows: grid.ms.iter().map(|m| format!("M = {m}")).collect(),
+                columns: grid.ks.iter().map(|k| format!("K = {k}")).collect(),
+                values: grid
+                    .ms
+                    .iter()
+                    .map(|m| grid.ks.iter().map(|k| value(*m, *k)).collect())
+                    .collect(),
+                digits,
+            };
+            (name.to_owned(), figure.svg())
+        };
     vec![
+        map("grid-nll-map", "NLL", 4, |cell| Some(cell.nll.mean)),
+        map("grid-flops-map", "Training MFLOPs", 1, |cell| Some(cell.flops as f64 / 1e6)),
+        map("grid-gain-map", "Log of the gain per GFLOP", 2, |cell| cell.log_gain_per_gflop),
         lines("grid-nll", "NLL over K and M", "nats", |cell| cell.nll.mean),
         lines("grid-flops", "Cost over K and M", "training MFLOPs", |cell| cell.flops as f64 / 1e6),
     ]

@@ -7,7 +7,7 @@ use crate::{
     gallery::Gallery,
     protocols::{
         Evaluation, contrast::ContrastRecord, ood, segmentation::SegmentationRecord,
-        test::TestRecord,
+        test::TestRecord, transfer,
     },
 };
 
@@ -26,6 +26,7 @@ pub fn evaluation_page_with(evaluation: &Evaluation, gallery: &Gallery) -> Repor
     facts.extend(contrast.iter().flat_map(ContrastRecord::facts));
     facts.extend(evaluation.shift.as_ref().map(|shift| shift.fact()));
     facts.extend(ood::fact(&evaluation.ood));
+    facts.extend(transfer::fact(&evaluation.few_shot));
     let mut draft = Draft::new(Page::new(title, about).facts(facts));
     if let Some(found) = &evaluation.segmentation {
         draft = found.section(draft, &evaluation.classes);
@@ -40,6 +41,7 @@ pub fn evaluation_page_with(evaluation: &Evaluation, gallery: &Gallery) -> Repor
     }
     let Evaluation { ood, ood_score, ood_positive, .. } = evaluation;
     draft = ood::section(draft, ood, *ood_score, *ood_positive);
+    draft = transfer::section(draft, &evaluation.few_shot);
     draft = pictures::experts(draft, gallery);
     draft.add(|page| page.section("Cost").table(&["", ""], &cost(evaluation))).finish()
 }

@@ -50,6 +50,10 @@ impl ValueWork {
     /// paper 000 experts have dropout while dense blocks have none, and this is why V-MoEs cost more
     /// than their products.
     pub const DROPOUT: u64 = 104;
+    /// An iteration of Sinkhorn: scaling rows and columns, each by a multiplication and an addition.
+    pub const SINKHORN: u64 = 4;
+    /// A step of sparsity-constrained transport: adding the dual, the projection of the largest, and the gradient.
+    pub const TRANSPORT: u64 = 6;
 }
 
 /// One row of the account.

@@ -1,7 +1,7 @@
 //! Products and other work of every part of a model.
 
 use omma_base::Resolution;
-use omma_routing::Allocation;
+use omma_routing::{Affinity, Allocation};
 
 use super::{Counted, ValueWork, kind_of};
 use crate::{
@@ -63,12 +63,12 @@ impl Work {
     }
 
     fn values(mut self, count: f64, operations: u64) -> Self {
-        self.values += (count * operations as f64) as u64;
+        self.values = self.values.saturating_add((count * operations as f64) as u64);
         self
     }
 
     fn training_flops(&self) -> u64 {
-        2 * 3 * self.training + self.values
+        (2 * 3 * self.training).saturating_add(self.values)
     }
 }
 
@@ -279,6 +279,20 @@ fn attention(config: &EncoderConfig, tokens: usize, members: usize) -> Work {
         .values((rows * tokens * heads) as f64, ValueWork::SOFTMAX)
 }
 
+/// Operations per token and expert of what solves for an affinity, which has no gradient: Sinkhorn at its cap of
+/// iterations, so at most; it mostly ends before.
+fn solver(affinity: &Affinity) -> u64 {
+    match affinity {
+        Affinity::Softmax => 0,
+        Affinity::Sinkhorn(sinkhorn) => {
+            (sinkhorn.max_iterations as u64).saturating_mul(ValueWork::SINKHORN)
+        }
+        Affinity::SparseTransport(transport) => {
+            (transport.steps as u64).saturating_mul(ValueWork::TRANSPORT)
+        }
+    }
+}
+
 struct Layer<'a> {
     config: &'a EncoderConfig,
     /// Which block.
@@ -356,7 +370,7 @@ impl Layer<'_> {
         let work = self
             .mlp(work, served, capacity, hidden, moe.dropout)
             .product(rows * width * columns)
-            .values((rows * columns) as f64, ValueWork::SOFTMAX)
+            .values((rows * columns) as f64, ValueWork::SOFTMAX + solver(&moe.router.affinity))
             .values(capacity * width as f64, ValueWork::COMBINE);
         match self.dispatching {
             Dispatching::Gather => work,

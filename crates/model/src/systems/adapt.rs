@@ -27,6 +27,23 @@ pub enum Target {
     Mimo(MimoConfig),
 }
 
+impl Target {
+    /// What a model of a configuration becomes.
+    pub fn of(&self, from: &ModelConfig) -> ModelConfig {
+        match self {
+            Self::Experts(moe) => {
+                let moe = Some(MoeConfig::clone(moe));
+                with_encoder(from, |encoder| encoder.moe = moe)
+            }
+            Self::BatchEnsemble(ensemble) => {
+                let ensemble = Some(ensemble.clone());
+                with_encoder(from, |encoder| encoder.batch_ensemble = ensemble)
+            }
+            Self::Mimo(mimo) => ModelConfig { mimo: Some(mimo.clone()), ..from.clone() },
+        }
+    }
+}
+
 /// Adapts a model.
 pub fn adapt(
     model: &VisionTransformer,
@@ -35,23 +52,18 @@ pub fn adapt(
     device: &Device,
 ) -> Result<VisionTransformer> {
     let from = model.config();
-    let (config, kind) = match target {
-        Target::Experts(moe) => {
+    let kind = match target {
+        Target::Experts(_) => {
             one_gate(from)?;
-            let moe = Some(MoeConfig::clone(moe));
-            (with_encoder(from, |encoder| encoder.moe = moe), "model with other gates")
+            "model with other gates"
         }
-        Target::BatchEnsemble(ensemble) => {
-            let ensemble = Some(ensemble.clone());
-            (with_encoder(from, |encoder| encoder.batch_ensemble = ensemble), "BatchEnsemble")
+        Target::BatchEnsemble(_) => "BatchEnsemble",
+        Target::Mimo(_) if from.mimo.is_some() => {
+            return Err(fault("MIMO model", "MIMO model", "it is one already"));
         }
-        Target::Mimo(mimo) => {
-            if from.mimo.is_some() {
-                return Err(fault("MIMO model", "MIMO model", "it is one already"));
-            }
-            (ModelConfig { mimo: Some(mimo.clone()), ..from.clone() }, "MIMO model")
-        }
+        Target::Mimo(_) => "MIMO model",
     };
+    let config = target.of(from);
     let values = by_name(model);
     let missing = |name: &str| fault("model", kind, &format!("it has nothing for {name}"));
     config.check_memory()?;

@@ -7,6 +7,7 @@ mod histogram;
 mod lines;
 mod patch_map;
 mod scatter;
+mod value_map;
 
 pub use bars::Bars;
 pub use flow::{Flow, FlowLink, FlowStage};
@@ -15,3 +16,4 @@ pub use histogram::Histogram;
 pub use lines::{Lines, Series};
 pub use patch_map::{PatchMap, PatchMark};
 pub use scatter::{Better, Dot, Mark, Scatter};
+pub use value_map::ValueMap;

@@ -24,7 +24,7 @@ impl Recipe {
     pub fn find_with_notes(name: &str, request: &Request) -> Result<(Self, Vec<String>)> {
         match name.ends_with(".toml") {
             true => Self::read_with_notes(name.as_ref(), request),
-            false => Self::build(built_in(name)?, format!("recipe {name}").as_ref(), request),
+            false => Self::build(built_in(name)?, format!("recipe {name}").as_ref(), request, None),
         }
     }
 
@@ -34,7 +34,7 @@ impl Recipe {
     }
 
     fn read_with_notes(path: &Path, request: &Request) -> Result<(Self, Vec<String>)> {
-        let (mut recipe, notes) = Self::build(&read_text(path)?, path, request)?;
+        let (mut recipe, notes) = Self::build(&read_text(path)?, path, request, None)?;
         if recipe.name.is_empty() {
             recipe.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             recipe.check()?;
@@ -44,11 +44,28 @@ impl Recipe {
 
     /// Reads a recipe's text, which came from `path`, with settings on top.
     pub fn parse<S: AsRef<str>>(text: &str, path: &Path, settings: &[S]) -> Result<Self> {
-        Ok(Self::build(text, path, &Request::of(settings))?.0)
+        Ok(Self::build(text, path, &Request::of(settings), None)?.0)
+    }
+
+    /// The same of a run that is to begin from a model of this kind, which does not exist yet.
+    pub fn parse_from<S: AsRef<str>>(
+        text: &str,
+        path: &Path,
+        settings: &[S],
+        model: ModelConfig,
+    ) -> Result<Self> {
+        Ok(Self::build(text, path, &Request::of(settings), Some(model))?.0)
     }
 
     /// `model.preset` names what the rest of `[model]` changes; with `init` that is the checkpoint's model.
-    fn build(text: &str, path: &Path, request: &Request) -> Result<(Self, Vec<String>)> {
+    ///
+    /// - `from`: the model of such a checkpoint that does not exist yet
+    fn build(
+        text: &str,
+        path: &Path,
+        request: &Request,
+        from: Option<ModelConfig>,
+    ) -> Result<(Self, Vec<String>)> {
         let mut layers = layers(text, path)?;
         // A saved recipe says everything, in this version's words or in those of an earlier one, and does
         // not need the checkpoint that its run began with any more.
@@ -66,7 +83,7 @@ impl Recipe {
                 (recipe, length)
             }
             None => {
-                let model = starting_model(&layers, path)?;
+                let model = starting_model(&layers, path, from)?;
                 (Self { model, ..Self::default() }, Length::default())
             }
         };
@@ -165,13 +182,14 @@ impl Recipe {
 }
 
 /// The model that settings go on top of: a preset, or that of the checkpoint to start from.
-fn starting_model(layers: &[Layer], path: &Path) -> Result<ModelConfig> {
+fn starting_model(layers: &[Layer], path: &Path, from: Option<ModelConfig>) -> Result<ModelConfig> {
     let all = layers.iter().rev().flat_map(|layer| layer.settings.iter().rev());
     let last = |key: &str| all.clone().find(|setting| setting.key == key).cloned();
-    match (last("init"), last("model.preset")) {
-        (_, Some(name)) => Ok(preset(&name.text)?),
-        (Some(init), None) => Ok(checkpoint::summary(init.text.as_ref())?.config),
-        (None, None) => Err(recipe_error(format!(
+    match (last("init"), last("model.preset"), from) {
+        (_, Some(name), _) => Ok(preset(&name.text)?),
+        (_, None, Some(model)) => Ok(model),
+        (Some(init), None, None) => Ok(checkpoint::summary(init.text.as_ref())?.config),
+        (None, None, None) => Err(recipe_error(format!(
             "{} has no model of its own: start from a checkpoint with --init, or name a preset with --set \
              model.preset=vmoe-s32",
             path.display()
@@ -246,6 +264,19 @@ mod tests {
         assert_eq!(dropless.model.moe().unwrap().capacity_factor(), None);
         let again = Recipe::parse::<&str>(&dropless.to_toml(), "saved".as_ref(), &[]).unwrap();
         assert_eq!(again, dropless);
+    }
+
+    #[test]
+    fn a_model_that_does_not_exist_yet_is_what_settings_go_on_top_of() {
+        let text = "name = 'finer'\nmodel.moe.k = 1\nmodel.resolution = 48";
+        let path: &Path = "finer.toml".as_ref();
+        let from = parse(&["model.moe.experts=6"]).unwrap().model;
+        let recipe = Recipe::parse_from(text, path, &["model.moe.members=2"], from).unwrap();
+        let moe = recipe.model.moe().unwrap();
+        assert_eq!((moe.k(), moe.router.experts, recipe.model.members()), (Some(1), 6, 2));
+        assert_eq!(recipe.init, None);
+        let message = Recipe::parse::<&str>(text, path, &[]).unwrap_err().to_string();
+        assert!(message.contains("--init"), "{message}");
     }
 
     /// The recipes of runs of earlier versions are recipes still, with settings on top.
