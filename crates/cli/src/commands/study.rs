@@ -18,7 +18,7 @@ use crate::{
     interrupt::{Interrupted, on_signals},
     jobs::{Job, Jobs, OnFailure, cores, log_of},
     names::slug,
-    study::{Options, STUDIES, Study, StudySystem, has_looked_at, learning_curves},
+    study::{NormStudy, Options, STUDIES, Study, StudySystem, has_looked_at, learning_curves},
     subject::{ood_meanings, ood_name, ood_sets},
     table::{note, say, say_json, short, table, table_of},
 };
@@ -32,6 +32,8 @@ use crate::{
 ///   omma study e3
 ///   omma study e3 --ood kmnist=data/kmnist,notmnist=data/notmnist
 ///   omma study e3 --plan
+///   omma study soft --data mnist/
+///   omma study norm --set steps=200
 ///   omma study limoe --data emoji/ --also emoji-held-out.tsv
 ///   omma study vimoe --init small/ --data cifar10/
 ///   omma study my-study/ --jobs 4 --set train.steps=500
@@ -74,6 +76,9 @@ pub(crate) struct StudyCommand {
 
 impl StudyCommand {
     pub(crate) fn run(self) -> Result<()> {
+        if let Some(study) = NormStudy::find(&self.study)? {
+            return self.learn_norms(&study);
+        }
         let study = Study::find(&self.study)?;
         match (&self.init, study.from_checkpoint) {
             (Some(_), false) => bail!("{} trains from scratch; --init is for others", study.name),
@@ -116,6 +121,25 @@ impl StudyCommand {
             }
         }
         self.conclude(&study, &folder)
+    }
+
+    /// A study of norms, which has no images and trains no models that are kept.
+    fn learn_norms(&self, study: &NormStudy) -> Result<()> {
+        let others = [
+            (self.data.is_some(), "--data"),
+            (self.init.is_some(), "--init"),
+            (!self.ood.is_empty(), "--ood"),
+            (self.also.is_some(), "--also"),
+        ];
+        if let Some((_, flag)) = others.into_iter().find(|(given, _)| *given) {
+            bail!("{} draws what it learns from; {flag} is for others", study.name);
+        }
+        let study = study.with(&self.settings, self.seeds.map(usize::from))?;
+        if self.plan {
+            return study.show_plan();
+        }
+        let out = self.out.clone().unwrap_or_else(|| Path::new("studies").join(&study.name));
+        study.run(&out, self.json, &on_signals()?)
     }
 
     fn folder(&self, study: &Study) -> PathBuf {
@@ -243,6 +267,7 @@ impl StudyCommand {
                 arguments.push(format!("--label={}", system.label));
                 arguments.extend(["--out".to_owned(), out.display().to_string()]);
                 arguments.extend(by.map(|data| format!("--data={}", whole_name(data))));
+                arguments.extend(study.eval.iter().cloned());
                 if study.limit > 0 {
                     arguments.extend(["--limit".to_owned(), study.limit.to_string()]);
                 }
@@ -366,7 +391,7 @@ impl StudyCommand {
             plan.evaluations.jobs,
             plan.evaluations.done,
             plan.folder.display(),
-            STUDIES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+            STUDIES.iter().map(|(name, _)| *name).chain(["norm"]).collect::<Vec<_>>().join(", ")
         ))
     }
 }

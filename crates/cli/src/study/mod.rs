@@ -3,12 +3,14 @@
 //! | file | room for |
 //! |---|---|
 //! | `setup.rs` | `study.toml`, and the studies that come with the program |
+//! | `norm.rs` | a study of another kind: a number that is learned from drawn tokens |
 //! | `judged.rs` | which evaluations are there already |
 //! | `curves.rs` | how systems learned |
 //! | `scans.rs` | scores over a setting |
 
 mod curves;
 mod judged;
+mod norm;
 mod scans;
 mod setup;
 
@@ -18,6 +20,7 @@ use omma_report::Series;
 pub(crate) use self::{
     curves::learning_curves,
     judged::has_looked_at,
+    norm::NormStudy,
     setup::{Options, STUDIES, Study, StudySystem},
 };
 

@@ -113,6 +113,7 @@ impl Comparison {
         let mut tables = vec![self.systems_table()];
         tables.extend(self.contrast_table());
         tables.extend(self.segmentation_table());
+        tables.extend(self.subsets.iter().flat_map(|subsets| subsets.tables()));
         tables.extend(self.ood_tables());
         tables.extend(self.gains_table());
         tables.extend(self.paired_table());

@@ -6,12 +6,13 @@
 //! | `temperature.rs` | how well calibrated could they be? |
 //! | `shift.rs` | and on corrupted images? |
 //! | `ood.rs` | are out-of-distribution images told from the test images? |
+//! | `subsets/` | how far do some experts of a Soft MoE come? |
 //! | `segmentation.rs` | what does every pixel belong to? |
 //! | `contrast.rs` | do images and texts find each other? |
 //! | `fewshot.rs` | what do frozen features know about classes? |
 //! | `probe.rs` | which linear classifier on frozen features is to be kept? |
 //! | `linear.rs` | how far does a linear classifier on pixels come? |
-//! | `mod.rs` | the first six as one protocol, and the record of it, `eval.json` |
+//! | `mod.rs` | the first seven as one protocol, and the record of it, `eval.json` |
 
 pub(crate) mod contrast;
 pub(crate) mod fewshot;
@@ -20,6 +21,7 @@ pub(crate) mod ood;
 pub(crate) mod probe;
 pub(crate) mod segmentation;
 pub(crate) mod shift;
+pub(crate) mod subsets;
 pub(crate) mod temperature;
 pub(crate) mod test;
 
@@ -32,6 +34,7 @@ use self::{
     ood::{OodPositive, OodProtocol, OodRecord, OodScore, detect},
     segmentation::{SegmentationProtocol, SegmentationRecord, segmentation},
     shift::{Shift, ShiftProtocol, shift},
+    subsets::{SubsetsProtocol, SubsetsRecord, subsets},
     temperature::{Scaled, TemperatureRecord},
     test::{Test, TestProtocol, TestRecord},
 };
@@ -60,6 +63,8 @@ pub struct Protocol {
     pub validation: Option<Images>,
     /// Corruptions, if they are asked for.
     pub shift: Option<ShiftProtocol>,
+    /// Some experts of a Soft MoE, if they are asked for.
+    pub subsets: Option<SubsetsProtocol>,
     /// What is to be told from the test images.
     pub ood: OodProtocol,
     /// The bins of the calibration error.
@@ -117,6 +122,9 @@ pub struct Evaluation {
     pub temperature: Option<TemperatureRecord>,
     /// Under corruptions.
     pub shift: Option<Shift>,
+    /// By some experts of a Soft MoE.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subsets: Option<SubsetsRecord>,
     /// Against out-of-distribution images, by data set.
     pub ood: BTreeMap<String, OodRecord>,
     /// What these were told by.
@@ -187,7 +195,7 @@ pub fn evaluate(
     if tested.is_none() && !found {
         return Err(EvalError::NoTexts { data: test.name.clone() });
     }
-    let Tested { record, temperature, shift, ood, images, mut gallery } =
+    let Tested { record, temperature, shift, subsets, ood, images, mut gallery } =
         tested.unwrap_or_default();
     if let Some(found) = &captions {
         gallery = gallery.with_retrieval(found, system.pixels().resolution);
@@ -198,6 +206,7 @@ pub fn evaluate(
         contrast,
         temperature,
         shift,
+        subsets,
         ood,
         images,
         ..protocol.record(system, classes)?
@@ -239,6 +248,7 @@ impl Protocol {
             segmentation: None,
             temperature: None,
             shift: None,
+            subsets: None,
             ood: BTreeMap::new(),
             ood_score: self.ood.score,
             ood_positive: self.ood.positive,
@@ -262,6 +272,7 @@ impl Protocol {
     fn asked_of_classes(&self) -> Option<&'static str> {
         let asked = [
             (self.shift.is_some(), "what is judged on corrupted images"),
+            (self.subsets.is_some(), "what some experts serve"),
             (!self.ood.sets.is_empty(), "telling out-of-distribution images"),
             (self.predictions.is_some(), "a file of predictions"),
         ];
@@ -275,6 +286,7 @@ struct Tested {
     record: Option<TestRecord>,
     temperature: Option<TemperatureRecord>,
     shift: Option<Shift>,
+    subsets: Option<SubsetsRecord>,
     ood: BTreeMap<String, OodRecord>,
     images: ImageResults,
     gallery: Gallery,
@@ -329,6 +341,10 @@ fn tested(system: &System, protocol: &Protocol, watcher: &mut dyn Watcher) -> Re
         Some(corruptions) => Some(shift(system, &protocol.test, corruptions, asked, watcher)?),
         None => None,
     };
+    let subsets = match &protocol.subsets {
+        Some(asked) => Some(subsets(system, &protocol.test, asked, batch, watcher)?),
+        None => None,
+    };
     let worst = match (&protocol.shift, &shift) {
         (Some(asked), Some(found)) => worst_corruption(system, &protocol.test, asked, found)?,
         _ => None,
@@ -338,6 +354,7 @@ fn tested(system: &System, protocol: &Protocol, watcher: &mut dyn Watcher) -> Re
         record: Some(test.record),
         temperature: scaled.map(Scaled::record),
         shift,
+        subsets,
         ood,
         images: ImageResults::Whole(outcomes),
         gallery: gallery.with_corruption(worst),

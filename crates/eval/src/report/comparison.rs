@@ -96,6 +96,9 @@ pub fn study_page(
             .figures(lines.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
         figures.extend(lines);
     }
+    if let Some(subsets) = &comparison.subsets {
+        page = subsets.section(page, &mut figures);
+    }
     for StudyFigure { name, section, text, svg } in own {
         page = page.section(section).text(text).figures([svg.clone()]);
         figures.push((name.clone(), svg.clone()));
