@@ -260,7 +260,8 @@ fn learned(folder: &Path, lesson: NormLesson, seed: u64, stop: &Stop) -> Result<
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     }
-    let what = format!("{tokens} tokens of {width}, {experts} experts, seed {seed}");
+    let several = if experts == 1 { "" } else { "s" };
+    let what = format!("{tokens} tokens of {width}, {experts} expert{several}, seed {seed}");
     let begun = std::time::Instant::now();
     let activity = Activity::counted(&what, "step", 0, lesson.steps);
     let losses = lesson.learn(Seed::new(seed), &Device::flex(), |step| {
