@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -241,42 +240,38 @@ impl NormStudy {
     }
 }
 
-/// A lesson's curve, from its file or learned now.
+/// A lesson's curve from its file, which is learned first where it is not there.
 fn learned(folder: &Path, lesson: NormLesson, seed: u64, stop: &Stop) -> Result<Curve> {
     let NormLesson { tokens, width, experts, .. } = lesson;
     let path: PathBuf = folder.join(format!("{tokens}x{width}-n{experts}-{seed}.json"));
-    match std::fs::read(&path) {
-        Ok(bytes) => {
-            let known: Curve =
-                serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
-            if known.lesson != lesson || known.losses.len() as u64 != lesson.steps {
-                bail!(
-                    "{} is of other steps, batches or learning rates; choose another folder with --out",
-                    path.display()
-                );
-            }
-            return Ok(known);
+    let context = || path.display().to_string();
+    if !path.try_exists().with_context(context)? {
+        let several = if experts == 1 { "" } else { "s" };
+        let what = format!("{tokens} tokens of {width}, {experts} expert{several}, seed {seed}");
+        let begun = std::time::Instant::now();
+        let activity = Activity::counted(&what, "step", 0, lesson.steps);
+        let losses = lesson.learn(Seed::new(seed), &Device::flex(), |step| {
+            activity.reach(step, None);
+            stop.why().is_none()
+        })?;
+        drop(activity);
+        if (losses.len() as u64) < lesson.steps {
+            let how = "stopped; the same command goes on from here".to_owned();
+            return Err(Interrupted::new(stop, how).into());
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        let curve = Curve { lesson, seed, losses };
+        write(&path, &serde_json::to_string(&curve)?)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        note(format!("{what}: loss {:.4} in {seconds:.0} s", curve.end()));
     }
-    let several = if experts == 1 { "" } else { "s" };
-    let what = format!("{tokens} tokens of {width}, {experts} expert{several}, seed {seed}");
-    let begun = std::time::Instant::now();
-    let activity = Activity::counted(&what, "step", 0, lesson.steps);
-    let losses = lesson.learn(Seed::new(seed), &Device::flex(), |step| {
-        activity.reach(step, None);
-        stop.why().is_none()
-    })?;
-    drop(activity);
-    if (losses.len() as u64) < lesson.steps {
-        let how = "stopped; the same command goes on from here".to_owned();
-        return Err(Interrupted::new(stop, how).into());
+    let bytes = std::fs::read(&path).with_context(context)?;
+    let curve: Curve = serde_json::from_slice(&bytes).with_context(context)?;
+    if curve.lesson != lesson || curve.losses.len() as u64 != lesson.steps {
+        bail!(
+            "{} is of other steps, batches or learning rates; choose another folder with --out",
+            path.display()
+        );
     }
-    let curve = Curve { lesson, seed, losses };
-    write(&path, &serde_json::to_string(&curve)?)?;
-    let seconds = begun.elapsed().as_secs_f64();
-    note(format!("{what}: loss {:.4} in {seconds:.0} s", curve.end()));
     Ok(curve)
 }
 

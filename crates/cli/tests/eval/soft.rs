@@ -56,8 +56,7 @@ fn a_single_layer_is_trained_judged_asked_and_looked_into() {
     omma(folder, &["routes", text(&run)]).assert().success();
     let picture = omma_data::Picture::filled(28, 28, [9; 3]);
     picture.save_png(&folder.join("digit.png")).unwrap();
-    let output = omma(folder, &["predict", text(&run), "digit.png", "--subset", "2"]);
-    { output }.assert().success();
+    omma(folder, &["predict", text(&run), "digit.png", "--subset", "2"]).assert().success();
     let output = omma(folder, &["inspect", text(&run)]).assert().success().get_output().clone();
     let output = String::from_utf8(output.stdout).unwrap();
     assert!(output.contains("alone on patches of 14 at 28 px"), "{output}");
