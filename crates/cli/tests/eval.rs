@@ -8,6 +8,8 @@ mod contrast;
 mod corrupted;
 #[path = "eval/predictions.rs"]
 mod predictions;
+#[path = "eval/soft.rs"]
+mod soft;
 #[path = "eval/split.rs"]
 mod split;
 #[path = "eval/subset.rs"]

@@ -85,6 +85,11 @@ pub enum EvalError {
          or make one of a dense model with `omma upcycle`"
     )]
     NoExperts { model: String },
+    #[error(
+        "{model} is not one Soft MoE, and only of that can some experts serve an image; train one with `omma train \
+         soft-moe`"
+    )]
+    NotSoft { model: String },
     #[error("{data} has no images to judge by")]
     Empty { data: String },
     #[error("{model} has an output that is not a number for image {index} of {data}")]

@@ -26,7 +26,8 @@
 //!
 //! Scores are `f64` arithmetic over plain slices, summed as predictions come. An evaluation keeps 28 bytes of
 //! every test image, as many more for a temperature, and a number of every image where out-of-distribution
-//! images are told; nothing else grows with the data.
+//! images are told, and the subsets of experts that serve some image where these are asked for; nothing else grows with
+//! the data.
 
 #![forbid(unsafe_code)]
 
@@ -76,6 +77,10 @@ pub use protocols::{
     probe::{FittedProbe, ProbeKind, ProbeProtocol, ProbeTrial, fit_probe},
     segmentation::{SegmentationProtocol, SegmentationRecord, SegmentationTest, segmentation},
     shift::{Corrupted, Shift, ShiftOrigin, ShiftProtocol, ShiftRecord, Shifted},
+    subsets::{
+        ExhaustiveRecord, LayerSubsets, SubsetRecord, SubsetSize, SubsetSizeError, SubsetsProtocol,
+        SubsetsRecord,
+    },
     temperature::TemperatureRecord,
     test::{Test, TestProtocol, TestRecord},
     transfer::{

@@ -39,6 +39,8 @@ fn evaluation(label: &str, nll: f64, flops: u64, kind: SystemKind) -> Evaluation
         segmentation: None,
         temperature: None,
         shift: None,
+        subsets: None,
+        few_shot: BTreeMap::new(),
         ood: BTreeMap::from([(
             "far".to_owned(),
             OodRecord::new(&[0.9, 0.8, 0.2], &[0.1, 0.3], OodPositive::default()).unwrap(),

@@ -101,6 +101,7 @@ fn protocol(label: &str, test: Images) -> Protocol {
         test,
         validation: None,
         shift: None,
+        subsets: None,
         ood: OodProtocol {
             sets: Vec::new(),
             score: OodScore::MaxProbability,

@@ -46,6 +46,7 @@ fn evaluated(
         test: Images::new("images", data),
         validation: None,
         shift: shifted.map(|samples| ShiftProtocol { samples, corrupted }),
+        subsets: None,
         ood: OodProtocol {
             sets: Vec::new(),
             score: OodScore::MaxProbability,

@@ -12,7 +12,7 @@ use omma_routing::{Layout, Routing};
 use crate::{
     config::{EncoderConfig, FeedForwardKind, Tiling},
     error::Result,
-    layers::{Block, Norm, tile},
+    layers::{Block, FeedForward, Norm, tile},
     mode::Mode,
 };
 
@@ -65,7 +65,7 @@ impl EncoderConfig {
         });
         Ok(Encoder {
             blocks: blocks.collect::<Result<_>>()?,
-            norm: normalises.then(|| Norm::new(self.width, device)),
+            norm: (normalises && self.norm).then(|| Norm::new(self.width, device)),
             config: self.clone(),
         })
     }
@@ -122,6 +122,16 @@ impl Encoder {
         let blocks = first..self.blocks.len();
         let encoded = self.pass(blocks, tokens, layout, mode, &mut |_, _, _| {})?;
         Ok(Encoded { tokens: self.normed(encoded.tokens), ..encoded })
+    }
+
+    /// The same parameters under the routers of another configuration.
+    pub(crate) fn rerouted(mut self, config: &EncoderConfig) -> Result<Self> {
+        for (index, block) in self.blocks.iter_mut().enumerate() {
+            if let (FeedForward::Moe(layer), Some(moe)) = (&mut block.feed_forward, &config.moe) {
+                layer.router = layer.router.clone().with_config(moe.router_of(index))?;
+            }
+        }
+        Ok(Self { config: config.clone(), ..self })
     }
 
     /// Tokens through some of the blocks.

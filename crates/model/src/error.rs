@@ -26,6 +26,11 @@ pub enum ModelError {
     Heads { width: usize, heads: usize },
     #[error("an image of {resolution} pixels has no patch of {patch} × {patch}")]
     Resolution { resolution: Resolution, patch: usize },
+    #[error(
+        "without a projection a token is the pixels of its patch: a patch of {patch} × {patch} has {values} \
+         values, and the width is {width}"
+    )]
+    PatchWidth { patch: usize, values: usize, width: usize },
     #[error("{left} and {right} do not go together")]
     Incompatible { left: &'static str, right: &'static str },
     #[error("the model has no experts")]

@@ -4,11 +4,11 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor},
 };
-use omma_base::Seed;
-use omma_routing::{Layout, Routing, Sequences};
+use omma_base::{Resolution, Seed};
+use omma_routing::{Layout, RouterConfig, Routing, Sequences};
 
 use crate::{
-    config::{ImageConfig, ModelConfig},
+    config::{ImageConfig, ModelConfig, Pooling},
     encoder::{Encoded, Encoder, Stage},
     error::{ModelError, Result},
     heads::Head,
@@ -16,6 +16,9 @@ use crate::{
     mode::Mode,
     predictions::Predictions,
 };
+
+/// Channels of a picture, as data has them.
+const PICTURE_CHANNELS: usize = 3;
 
 /// The modality of images, for routers that tell modalities apart.
 pub const IMAGES: usize = 0;
@@ -171,6 +174,15 @@ impl VisionTransformer {
             .collect()
     }
 
+    /// The same parameters, which are not copied, under another router: one that fewer experts serve, for example.
+    pub fn rerouted(&self, router: RouterConfig) -> Result<Self> {
+        let mut config = self.config.clone();
+        config.encoder.moe.as_mut().ok_or(ModelError::NoExperts)?.router = router;
+        config.check()?;
+        let encoder = self.encoder.clone().rerouted(&config.encoder)?;
+        Ok(Self { encoder, config, ..self.clone() })
+    }
+
     /// What the head makes of tokens, `length` of each copy of an image.
     fn decided(&self, encoded: Encoded, length: usize, mode: &Mode) -> Output {
         let Encoded { tokens, layout, routings } = encoded;
@@ -181,13 +193,26 @@ impl VisionTransformer {
     }
 
     pub(crate) fn checked(&self, images: Tensor<4>) -> Result<Tensor<4>> {
-        let ImageConfig { channels, patch, .. } = self.config.image;
+        let ImageConfig { channels, patch, resolution, .. } = self.config.image;
         let members = self.config.images_per_input();
         let [batch, height, width, found] = images.dims();
         if batch == 0 || height < patch || width < patch {
             let (expected, found) = (vec![1, patch, patch], vec![batch, height, width]);
             let what = "images, height and width are at least".to_owned();
             return Err(ModelError::Shape { what, expected, found });
+        }
+        let grid = |size: Resolution| <[usize; 2]>::from(self.config.image.grid(size));
+        let (expected, there) = (grid(resolution), grid(Resolution::new(height, width)));
+        if self.config.head.pooling() == Pooling::Flat && expected != there {
+            let what = "rows and columns of patches, each with weights of its own".to_owned();
+            let (expected, found) = (expected.to_vec(), there.to_vec());
+            return Err(ModelError::Shape { what, expected, found });
+        }
+        // Pictures have three; a model of one sees their mean.
+        if channels == 1 && (found == PICTURE_CHANNELS || found == PICTURE_CHANNELS * members) {
+            let copies = found / PICTURE_CHANNELS;
+            let split = images.reshape([batch, height, width, copies, PICTURE_CHANNELS]);
+            return self.checked(split.mean_dim(4).reshape([batch, height, width, copies]));
         }
         match found {
             _ if found == channels * members => Ok(images),

@@ -201,31 +201,23 @@ fn soft_moes_have_the_parameters_of_paper_004() {
 }
 
 /// Paper 004 §4.2 and App. E.1: four tokens of 14 × 14 pixels, one Soft MoE layer, and a linear head on
-/// all of its outputs. 307 K counts the experts' matrices; 318 K counts everything, with 4 experts.
+/// all of its outputs. 307 K counts the experts' matrices; 318 K counts everything, with biases and 4 experts or
+/// without and 16.
 #[test]
 fn the_mnist_network_of_paper_004_has_its_parameters() {
-    let (width, experts, slots, classes) = (14 * 14, 4, 1, 10);
-    let layer = omma_model::MoeLayerConfig {
-        router: omma_routing::RouterConfig {
-            allocation: omma_routing::Allocation::Soft(omma_routing::Soft::new(slots, false)),
-            ..omma_routing::RouterConfig::soft(experts, slots)
-        },
-        mlp: omma_model::MlpConfig {
-            width,
-            hidden: width * 4 / experts,
-            activation: omma_model::Activation::GeluErf,
-            dropout: 0.0,
-        },
-        shared_expert: false,
-        start: omma_model::ExpertStart::default(),
-    };
-    let layer = layer.init(omma_base::Seed::new(0), &burn::tensor::Device::flex()).unwrap();
-    let head = omma_model::Dense::zeros(4 * width, classes, &burn::tensor::Device::flex());
-    let matrices = layer.experts.up.lazy_shape().num_elements()
-        + layer.experts.down.lazy_shape().num_elements();
-    use burn::module::Module;
-    assert_eq!(matrices, 307_328);
-    assert_eq!(layer.num_params() + head.num_params(), 317_530);
+    for (preset, settings, total) in [
+        ("softlayer-4", vec!["moe.bias=true".to_owned()], 317_530),
+        ("softlayer-16", Vec::new(), 318_314),
+    ] {
+        let config = configured(preset, &settings);
+        let model = config.init(omma_base::Seed::new(0), &burn::tensor::Device::flex()).unwrap();
+        let parameters = omma_model::parameters(&model);
+        let matrices = ["up", "down"].map(|name| format!("blocks.0.feed_forward.experts.{name}"));
+        let matrices = parameters.iter().filter(|parameter| matrices.contains(&parameter.name));
+        let size = |parameter: &omma_model::Parameter| parameter.shape.iter().product::<usize>();
+        assert_eq!(matrices.map(size).sum::<usize>(), 307_328);
+        assert_eq!(config.cost(Resolution::square(28)).unwrap().params_total, total);
+    }
 }
 
 /// Patches of a rectangle are counted along both sides: 6 × 8 of them here, half as many as of a square.

@@ -1,7 +1,7 @@
 //! What an MoE layer promises.
 
 use burn::{
-    module::Module,
+    module::{Module, Param},
     tensor::{Device, Tensor, TensorData},
 };
 use omma_model::{Activation, ExpertStart, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput};
@@ -71,10 +71,12 @@ fn the_fused_layer_is_the_plan_applied_expert_by_expert() {
                 stack.narrow(0, expert, 1).reshape([rows, columns])
             };
             let experts = &layer.experts;
-            let hidden =
-                rows.matmul(of(experts.up.val())) + experts.up_bias.val().narrow(0, expert, 1);
+            let bias = |stack: &Option<Param<Tensor<2>>>| {
+                stack.as_ref().unwrap().val().narrow(0, expert, 1)
+            };
+            let hidden = rows.matmul(of(experts.up.val())) + bias(&experts.up_bias);
             let hidden = burn::tensor::activation::gelu_approximate(hidden);
-            hidden.matmul(of(experts.down.val())) + experts.down_bias.val().narrow(0, expert, 1)
+            hidden.matmul(of(experts.down.val())) + bias(&experts.down_bias)
         });
         assert_close(&result.output, &literal);
         assert_eq!(result.routing.statistics().tokens, layout.rows());

@@ -12,6 +12,7 @@
 //! | `trainer/` | one pass, several side by side, the loop around them, and its end |
 //! | `optimiser/` | how weights move |
 //! | `run/` | a run on disk: checkpoints that appear whole or not at all |
+//! | `norm.rs` | a number that is learned from drawn tokens (paper 004 App. C) |
 //! | `logs/`, `report.rs` | what is written down on the way, and what is shown at the end |
 //!
 //! Everything random in a step comes from the recipe's seed and the number of the step. So the state
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod logs;
+pub mod norm;
 pub mod optimiser;
 pub mod recipe;
 pub mod run;

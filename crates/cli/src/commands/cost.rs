@@ -21,7 +21,7 @@ use crate::table::{grouped, say, say_json, short, table};
 #[command(verbatim_doc_comment)]
 pub(crate) struct Cost {
     /// vit-, vmoe-, e3-, softmoe-, vimoe- or limoe- followed by a size such as s32, b16, l16, h14, dinos14 or
-    /// tiny; or a checkpoint
+    /// tiny; softlayer- and a number of experts; or a checkpoint
     model: String,
     /// A setting on top of it, such as moe.experts=8; may be given several times, the last one wins
     #[arg(long = "set", value_name = "KEY=VALUE")]

@@ -12,8 +12,8 @@ use omma_data::{
 };
 use omma_eval::{
     BinKind, Binning, CaptionRecord, Corrupted, Evaluation, Images, OodPositive, OodProtocol,
-    OodScore, PredictionFormat, Protocol, SegmentationRecord, ShiftProtocol, Summary,
-    SummaryIntervals, TestRecord, TransferProtocol, Windows, digits::Digits, evaluate,
+    OodScore, PredictionFormat, Protocol, SegmentationRecord, ShiftProtocol, SubsetsRecord,
+    Summary, SummaryIntervals, TestRecord, TransferProtocol, Windows, digits::Digits, evaluate,
     few_shot_table, report::write_evaluation,
 };
 
@@ -25,7 +25,7 @@ use crate::{
         Candidate, Data, Part, check_distinct, check_names, data_meanings, few_shot_sets, ood_sets,
         system,
     },
-    subset::SubsetArguments,
+    subset::{SubsetArguments, SubsetsArguments},
     table::{note, say, table, table_of},
     watch::Watch,
     zero_shot,
@@ -52,6 +52,7 @@ use crate::{
 ///   omma eval vit.safetensors --data imagenet-a/ --class-subset \
 ///       --model-classes imagenet.txt
 ///   omma eval runs/vmoe-1 --set moe.k=4     more experts than in training
+///   omma eval runs/soft-moe-1 --subsets     how far some of its experts come
 ///   omma eval runs/vmoe-1 --predictions predictions.csv
 ///   omma eval runs/limoe-1                  zero-shot, by names and captions
 ///   omma eval runs/segment-1 --data camvid/ --windows whole
@@ -137,6 +138,8 @@ pub(crate) struct Eval {
     pub(crate) settings: Vec<String>,
     #[command(flatten)]
     pub(crate) subset: SubsetArguments,
+    #[command(flatten)]
+    pub(crate) subsets: SubsetsArguments,
     #[command(flatten)]
     pub(crate) resolution: ResolutionArguments,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn
@@ -301,6 +304,9 @@ impl Eval {
         for setting in self.resolution.on_top_of(&self.subset.on_top_of(&self.settings)) {
             say("--set", Some(setting));
         }
+        if let Some(subsets) = self.subsets.words() {
+            say(&subsets, None);
+        }
         if self.seed != 0 {
             say("--seed", Some(self.seed.to_string()));
         }
@@ -318,6 +324,7 @@ impl Eval {
     ) -> Result<(Evaluation, PathBuf)> {
         check_distinct(&self.subjects)?;
         self.predictions.as_deref().map(PredictionFormat::of).transpose()?;
+        let subsets = self.subsets.protocol()?;
         let settings = self.resolution.on_top_of(&self.subset.on_top_of(&self.settings));
         let candidates = Candidate::read_all(&self.subjects, &settings, device)?;
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
@@ -401,6 +408,7 @@ impl Eval {
             test,
             validation,
             shift,
+            subsets,
             ood: OodProtocol {
                 sets: ood_sets(&self.ood, resolution, limit)?,
                 score: match self.ood_score {
@@ -605,6 +613,9 @@ fn show_test(evaluation: &Evaluation, test: &TestRecord) -> Result<()> {
     if !evaluation.few_shot.is_empty() {
         let (header, rows) = few_shot_table(&evaluation.few_shot);
         say(table_of(&header, &rows, 1))?;
+    }
+    if let Some(subsets) = &evaluation.subsets {
+        say(table(SubsetsRecord::HEADER, subsets.rows(), 1))?;
     }
     if !evaluation.ood.is_empty() {
         let rows = evaluation.ood.iter().map(|(name, record)| {

@@ -18,7 +18,7 @@ use crate::{
     interrupt::{Interrupted, on_signals},
     jobs::{Job, Jobs, OnFailure, cores},
     names::slug,
-    study::{Options, STUDIES, Stage, Study, Work, learning_curves, training_figures},
+    study::{NormStudy, Options, STUDIES, Stage, Study, Work, learning_curves, training_figures},
     subject::{data_meanings, few_shot_sets, ood_sets},
     table::{note, say, say_json, short, table, table_of},
 };
@@ -32,6 +32,8 @@ use crate::{
 ///   omma study e3
 ///   omma study e3 --ood kmnist=data/kmnist,notmnist=data/notmnist
 ///   omma study e3 --plan
+///   omma study soft --data mnist/
+///   omma study norm --set steps=200
 ///   omma study limoe --data emoji/ --also emoji-held-out.tsv
 ///   omma study vimoe --init small/ --data cifar10/
 ///   omma study e3-finetune --data flowers/ --set-upstream data.name=cifar10/
@@ -82,6 +84,9 @@ pub(crate) struct StudyCommand {
 
 impl StudyCommand {
     pub(crate) fn run(self) -> Result<()> {
+        if let Some(study) = NormStudy::find(&self.study)? {
+            return self.learn_norms(&study);
+        }
         let study = Study::find(&self.study)?;
         match (&self.init, study.from_checkpoint) {
             (Some(_), false) => bail!("{} trains from scratch; --init is for others", study.name),
@@ -127,6 +132,27 @@ impl StudyCommand {
             }
         }
         self.conclude(&work)
+    }
+
+    /// A study of norms, which has no images and trains no models that are kept.
+    fn learn_norms(&self, study: &NormStudy) -> Result<()> {
+        let others = [
+            (self.data.is_some(), "--data"),
+            (self.init.is_some(), "--init"),
+            (!self.ood.is_empty(), "--ood"),
+            (self.also.is_some(), "--also"),
+            (self.few_shot.is_some(), "--few-shot"),
+            (!self.upstream.is_empty(), "--set-upstream"),
+        ];
+        if let Some((_, flag)) = others.into_iter().find(|(given, _)| *given) {
+            bail!("{} draws what it learns from; {flag} is for others", study.name);
+        }
+        let study = study.with(&self.settings, self.seeds.map(usize::from))?;
+        if self.plan {
+            return study.show_plan();
+        }
+        let out = self.out.clone().unwrap_or_else(|| Path::new("studies").join(&study.name));
+        study.run(&out, self.json, &on_signals()?)
     }
 
     fn folder(&self, study: &Study) -> PathBuf {
@@ -269,7 +295,7 @@ impl StudyCommand {
             plan.evaluations.jobs,
             plan.evaluations.done,
             plan.folder.display(),
-            STUDIES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+            STUDIES.iter().map(|(name, _)| *name).chain(["norm"]).collect::<Vec<_>>().join(", ")
         ))
     }
 }

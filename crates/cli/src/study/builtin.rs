@@ -19,6 +19,20 @@ pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "soft",
+        &[
+            ("study.toml", include_str!("../../studies/soft/study.toml")),
+            ("layer.toml", include_str!("../../studies/soft/layer.toml")),
+        ],
+    ),
+    (
+        "soft-cifar10",
+        &[
+            ("study.toml", include_str!("../../studies/soft-cifar10/study.toml")),
+            ("vit.toml", include_str!("../../studies/soft-cifar10/vit.toml")),
+        ],
+    ),
+    (
         "vimoe",
         &[
             ("study.toml", include_str!("../../studies/vimoe/study.toml")),

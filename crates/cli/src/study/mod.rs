@@ -8,6 +8,7 @@
 //! | `chain.rs` | which models are trained, in which order, and where they are |
 //! | `options.rs` | what a user sets beside it, and the folder that remembers that |
 //! | `work.rs` | the processes that it is made of |
+//! | `norm.rs` | a study of another kind: a number that is learned from drawn tokens |
 //! | `judged.rs` | which evaluations are there already |
 //! | `curves.rs` | how systems learned |
 //! | `scans.rs` | scores over a setting |
@@ -17,6 +18,7 @@ mod builtin;
 mod chain;
 mod curves;
 mod judged;
+mod norm;
 mod options;
 mod scans;
 mod setup;
@@ -32,6 +34,7 @@ pub(crate) use self::{
     chain::Model,
     curves::learning_curves,
     judged::Asked,
+    norm::NormStudy,
     options::Options,
     setup::Study,
     system::{FromSeed, StudySystem},

@@ -30,6 +30,9 @@ pub(crate) struct Study {
     /// Images that systems are judged by, evenly spread over the data; 0 for all.
     #[serde(default)]
     pub(crate) limit: usize,
+    /// What else `omma eval` is told of every system.
+    #[serde(default)]
+    pub(crate) eval: Vec<String>,
     /// Other data that all systems are judged by as well, each with a table of its own.
     #[serde(default)]
     pub(crate) also: Vec<String>,
@@ -81,7 +84,7 @@ impl Study {
         }
         let folder = Path::new(name);
         if !folder.join(STUDY).is_file() {
-            let known: Vec<&str> = STUDIES.iter().map(|(name, _)| *name).collect();
+            let known: Vec<&str> = STUDIES.iter().map(|(name, _)| *name).chain(["norm"]).collect();
             bail!(
                 "there is no study \"{name}\"; there are {}, and a study of your own is a folder with \
                  {STUDY} in it",
@@ -245,6 +248,25 @@ mod tests {
                 let said = |setting: &&str| system.upcycle.iter().any(|own| own == setting);
                 assert!(settings.iter().all(said), "{}: {:?}", system.label, system.upcycle);
             }
+        }
+    }
+
+    /// Paper 004 E.1 and E.2: numbers of experts at a fixed total of hidden units; only a layer's own choices of 32
+    /// experts and more are rounded down.
+    #[test]
+    fn studies_of_soft_moe_keep_the_total_of_expert_parameters() {
+        for (name, total, most) in [("soft", 784, 9), ("soft-cifar10", 1_024, 6)] {
+            let study = Study::find(name).unwrap();
+            let experts: Vec<usize> = (1..=most).map(|power| 1 << power).collect();
+            for (system, experts) in study.systems.iter().zip(&experts) {
+                let recipe = study.recipe(system, &Options::default()).unwrap();
+                let moe = recipe.model.moe().unwrap();
+                assert_eq!(system.label, format!("n={experts}"));
+                assert_eq!((moe.router.experts, moe.hidden), (*experts, Some(total / experts)));
+                assert!(!moe.residual && !recipe.train.linear_baseline);
+            }
+            assert_eq!(study.systems.len(), experts.len());
+            assert!(study.eval[0].starts_with("--subsets"));
         }
     }
 

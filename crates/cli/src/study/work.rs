@@ -154,6 +154,7 @@ impl Work<'_> {
         arguments.extend(["--out".to_owned(), out.display().to_string()]);
         arguments.extend(by.map(|data| format!("--data={}", whole_name(data))));
         arguments.extend(set(&system.judged_with));
+        arguments.extend(study.eval.iter().cloned());
         if study.limit > 0 {
             arguments.extend(["--limit".to_owned(), study.limit.to_string()]);
         }

@@ -8,6 +8,7 @@
 //! | `improvement.rs` | percentage gains, and these normalised by difficulty (paper 000 App. D) |
 //! | `transfer.rs` | few shots of other data sets, plain and weighted means |
 //! | `tables.rs` | all of it in tables |
+//! | `subsets.rs` | some experts of several Soft MoEs (paper 004 §4) |
 //! | `grid.rs` | experts per token against models (paper 000 Fig. 2) |
 
 mod alike;
@@ -15,6 +16,7 @@ mod grid;
 mod improvement;
 mod mcnemar;
 mod paired;
+mod subsets;
 mod tables;
 mod transfer;
 
@@ -29,6 +31,7 @@ pub use self::{
     improvement::{Difficulty, Gain},
     mcnemar::McNemar,
     paired::{Difference, Paired},
+    subsets::{SubsetComparison, SubsetEstimates, SubsetSystem},
     tables::Table,
     transfer::Transfer,
 };
@@ -139,6 +142,9 @@ pub struct Comparison {
     pub difficulty: Option<Difficulty>,
     /// NLL over experts per token and models, where the systems cover several of both.
     pub grid: Option<Grid>,
+    /// What some experts of Soft MoEs get right, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subsets: Option<SubsetComparison>,
     /// What would make for a fuller comparison.
     pub notes: Vec<String>,
 }
@@ -182,6 +188,9 @@ fn checked(mut record: Evaluation) -> Result<Evaluation, String> {
         }
     }
     let Some(test) = &record.test else { return Ok(record) };
+    if record.subsets.as_ref().is_some_and(|subsets| !subsets.is_of(classes)) {
+        return Err(format!("its subsets of experts are not those of {classes} classes"));
+    }
     let errors = test.class_errors.len();
     if errors != classes {
         return Err(format!("it has {errors} errors of {classes} classes"));
@@ -251,7 +260,20 @@ impl Comparison {
         let ood_positive = evaluations.iter().find(|one| !one.ood.is_empty());
         let ood_positive = ood_positive.map(|one| one.ood_positive);
         let notes = Vec::new();
-        Ok(Self { data, images, ood_positive, baseline, gains, difficulty, grid, rows, notes })
+        let labels = rows.iter().map(|row| row.label.clone());
+        let subsets = SubsetComparison::of(&labels.zip(groups).collect::<Vec<_>>());
+        Ok(Self {
+            data,
+            images,
+            ood_positive,
+            baseline,
+            gains,
+            difficulty,
+            grid,
+            subsets,
+            rows,
+            notes,
+        })
     }
 }
 

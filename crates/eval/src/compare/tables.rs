@@ -114,6 +114,7 @@ impl Comparison {
         tables.extend(self.members_table());
         tables.extend(self.contrast_table());
         tables.extend(self.segmentation_table());
+        tables.extend(self.subsets.iter().flat_map(|subsets| subsets.tables()));
         tables.extend(self.ood_tables());
         tables.extend(self.few_shot_tables());
         tables.extend(self.gains_table());

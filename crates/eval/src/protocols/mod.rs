@@ -6,13 +6,14 @@
 //! | `temperature.rs` | how well calibrated could they be? |
 //! | `shift.rs` | and on corrupted images? |
 //! | `ood.rs` | are out-of-distribution images told from the test images? |
+//! | `subsets/` | how far do some experts of a Soft MoE come? |
 //! | `segmentation.rs` | what does every pixel belong to? |
 //! | `contrast.rs` | do images and texts find each other? |
 //! | `fewshot.rs` | what do frozen features know about classes? |
 //! | `probe.rs` | which linear classifier on frozen features is to be kept? |
 //! | `transfer.rs` | and about those of other data sets? |
 //! | `linear.rs` | how far does a linear classifier on pixels come? |
-//! | `mod.rs` | the first six and few shots of other data as one protocol, and the record of it, `eval.json` |
+//! | `mod.rs` | the first seven and few shots of other data as one protocol, and the record of it, `eval.json` |
 
 pub(crate) mod contrast;
 pub(crate) mod fewshot;
@@ -21,6 +22,7 @@ pub(crate) mod ood;
 pub(crate) mod probe;
 pub(crate) mod segmentation;
 pub(crate) mod shift;
+pub(crate) mod subsets;
 pub(crate) mod temperature;
 pub(crate) mod test;
 pub(crate) mod transfer;
@@ -34,6 +36,7 @@ use self::{
     ood::{OodPositive, OodProtocol, OodRecord, OodScore, detect},
     segmentation::{SegmentationProtocol, SegmentationRecord, segmentation},
     shift::{Shift, ShiftProtocol, shift},
+    subsets::{SubsetsProtocol, SubsetsRecord, subsets},
     temperature::{Scaled, TemperatureRecord},
     test::{Test, TestProtocol, TestRecord},
     transfer::{FewShotRecord, TransferProtocol, transfer},
@@ -63,6 +66,8 @@ pub struct Protocol {
     pub validation: Option<Images>,
     /// Corruptions, if they are asked for.
     pub shift: Option<ShiftProtocol>,
+    /// Some experts of a Soft MoE, if they are asked for.
+    pub subsets: Option<SubsetsProtocol>,
     /// What is to be told from the test images.
     pub ood: OodProtocol,
     /// Other data that features are judged by from a few images of every class.
@@ -122,6 +127,9 @@ pub struct Evaluation {
     pub temperature: Option<TemperatureRecord>,
     /// Under corruptions.
     pub shift: Option<Shift>,
+    /// By some experts of a Soft MoE.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subsets: Option<SubsetsRecord>,
     /// Against out-of-distribution images, by data set.
     pub ood: BTreeMap<String, OodRecord>,
     /// What these were told by.
@@ -195,7 +203,7 @@ pub fn evaluate(
     if tested.is_none() && !found {
         return Err(EvalError::NoTexts { data: test.name.clone() });
     }
-    let Tested { record, temperature, shift, ood, images, mut gallery } =
+    let Tested { record, temperature, shift, subsets, ood, images, mut gallery } =
         tested.unwrap_or_default();
     if let Some(found) = &captions {
         gallery = gallery.with_retrieval(found, system.pixels().resolution);
@@ -207,6 +215,7 @@ pub fn evaluate(
         contrast,
         temperature,
         shift,
+        subsets,
         ood,
         few_shot,
         images,
@@ -249,6 +258,7 @@ impl Protocol {
             segmentation: None,
             temperature: None,
             shift: None,
+            subsets: None,
             ood: BTreeMap::new(),
             few_shot: BTreeMap::new(),
             ood_score: self.ood.score,
@@ -273,6 +283,7 @@ impl Protocol {
     fn asked_of_classes(&self) -> Option<&'static str> {
         let asked = [
             (self.shift.is_some(), "what is judged on corrupted images"),
+            (self.subsets.is_some(), "what some experts serve"),
             (!self.ood.sets.is_empty(), "telling out-of-distribution images"),
             (self.predictions.is_some(), "a file of predictions"),
             (!self.few_shot.sets.is_empty(), "what features know from a few images of a class"),
@@ -287,6 +298,7 @@ struct Tested {
     record: Option<TestRecord>,
     temperature: Option<TemperatureRecord>,
     shift: Option<Shift>,
+    subsets: Option<SubsetsRecord>,
     ood: BTreeMap<String, OodRecord>,
     images: ImageResults,
     gallery: Gallery,
@@ -341,6 +353,10 @@ fn tested(system: &System, protocol: &Protocol, watcher: &mut dyn Watcher) -> Re
         Some(corruptions) => Some(shift(system, &protocol.test, corruptions, asked, watcher)?),
         None => None,
     };
+    let subsets = match &protocol.subsets {
+        Some(asked) => Some(subsets(system, &protocol.test, asked, batch, watcher)?),
+        None => None,
+    };
     let worst = match (&protocol.shift, &shift) {
         (Some(asked), Some(found)) => worst_corruption(system, &protocol.test, asked, found)?,
         _ => None,
@@ -350,6 +366,7 @@ fn tested(system: &System, protocol: &Protocol, watcher: &mut dyn Watcher) -> Re
         record: Some(test.record),
         temperature: scaled.map(Scaled::record),
         shift,
+        subsets,
         ood,
         images: ImageResults::Whole(outcomes),
         gallery: gallery.with_corruption(worst),

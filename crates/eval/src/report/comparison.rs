@@ -114,6 +114,9 @@ pub fn study_page(
             .figures(lines.iter().map(|(_, svg)| svg.clone()).collect::<Vec<_>>());
         figures.extend(lines);
     }
+    if let Some(subsets) = &comparison.subsets {
+        page = subsets.section(page, &mut figures);
+    }
     for StudyFigure { name, section, text, svg, table } in own {
         page = page.section(section).text(text);
         page = table.iter().fold(page, with_table).figures([svg.clone()]);

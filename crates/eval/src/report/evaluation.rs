@@ -63,6 +63,9 @@ fn tested(
         draft = shift.section(draft, test);
         draft = pictures::corruption(draft, gallery);
     }
+    if let Some(subsets) = &evaluation.subsets {
+        draft = subsets.section(draft, &evaluation.classes);
+    }
     draft
 }
 

@@ -179,6 +179,8 @@ impl TryFrom<EarlierMoe> for MoeConfig {
             router: RouterConfig { pool, ..router },
             multi_pred: earlier.multi_pred,
             shared_expert: earlier.shared_expert,
+            residual: true,
+            bias: true,
             hidden: earlier.hidden,
             dropout: earlier.dropout,
             start: ExpertStart { shared: false, noise: 0.0 },

@@ -51,6 +51,10 @@ pub struct EncoderConfig {
     pub activation: Activation,
     /// Dropout of hidden values in dense feed-forward networks.
     pub dropout: f32,
+    /// Whether tokens attend to each other; else a block is its feed-forward network alone (paper 004 E.1).
+    pub attention: bool,
+    /// Whether tokens are normalised, in front of both halves of a block and behind the last one.
+    pub norm: bool,
     /// Whether queries and keys are normalised per head.
     pub qk_norm: bool,
     /// Where LayerScale starts, if blocks have it.
@@ -73,6 +77,8 @@ impl Default for EncoderConfig {
             mlp: 3072,
             activation: Activation::GeluTanh,
             dropout: 0.0,
+            attention: true,
+            norm: true,
             qk_norm: false,
             layer_scale: None,
             moe: None,
@@ -157,6 +163,11 @@ impl EncoderConfig {
             return Ok(before(kinds.iter().position(drops), self.mc_samples));
         }
         Ok(None)
+    }
+
+    /// Whether it is one layer of experts and nothing else.
+    pub(crate) fn is_single_layer(&self) -> bool {
+        self.depth == 1 && !self.attention && self.moe.is_some()
     }
 
     /// Blocks from the first on that all members of an ensemble have in common; all of them without one.

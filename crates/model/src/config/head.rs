@@ -16,6 +16,9 @@ pub enum Pooling {
     TokenAndMean,
     /// Attention pooling: a learned query attends to all tokens.
     Map,
+    /// None: all tokens beside each other, each with weights of its own (paper 004 E.1). Such a model takes images
+    /// of one size.
+    Flat,
 }
 
 /// One prediction per image: pooling, perhaps a hidden representation, and a linear classifier.

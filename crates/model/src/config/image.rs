@@ -32,6 +32,8 @@ pub struct Normalisation {
 impl Normalisation {
     /// To `[-1, 1]`, as vmoe, big_vision and most of timm's ViTs do.
     pub const SYMMETRIC: Self = Self { mean: [0.5; 3], deviation: [0.5; 3] };
+    /// As they are.
+    pub const NONE: Self = Self { mean: [0.0; 3], deviation: [1.0; 3] };
     /// By ImageNet's statistics, as DINOv2 does.
     pub const IMAGENET: Self =
         Self { mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225] };
@@ -46,10 +48,13 @@ pub struct ImageConfig {
     /// Those of the images that the grid of learned positions is made for, if they are others; it is
     /// interpolated to the images that come.
     pub position_resolution: Option<Resolution>,
-    /// Channels of an image.
+    /// Channels of an image; a model of one sees the mean of the three that pictures have.
     pub channels: usize,
     /// Side of a patch.
     pub patch: usize,
+    /// Whether patches are projected to the width of a token; else a token is the pixels of its patch (paper 004
+    /// E.1).
+    pub projection: bool,
     /// Whether there is a class token.
     pub class_token: bool,
     /// Register tokens.
@@ -125,6 +130,7 @@ impl Default for ImageConfig {
             position_resolution: None,
             channels: 3,
             patch: 16,
+            projection: true,
             class_token: true,
             registers: 0,
             position: Position::Learned,
@@ -147,6 +153,11 @@ impl ImageConfig {
     /// Tokens that are not patches.
     pub fn prefix_tokens(&self) -> usize {
         usize::from(self.class_token) + self.registers
+    }
+
+    /// Numbers of a patch.
+    pub(crate) fn patch_values(&self) -> usize {
+        self.patch * self.patch * self.channels
     }
 
     /// Tokens of an image.

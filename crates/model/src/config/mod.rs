@@ -106,6 +106,7 @@ impl ModelConfig {
     pub fn feature_width(&self) -> usize {
         match self.head.pooling() {
             Pooling::TokenAndMean => 2 * self.encoder.width,
+            Pooling::Flat => self.image.tokens(self.image.resolution) * self.encoder.width,
             _ => self.encoder.width,
         }
     }
@@ -167,6 +168,10 @@ impl ModelConfig {
         if let Some(resolution) = small {
             return Err(ModelError::Resolution { resolution, patch });
         }
+        let values = self.image.patch_values() * self.images_per_input();
+        if !self.image.projection && values != self.encoder.width {
+            return Err(ModelError::PatchWidth { patch, values, width: self.encoder.width });
+        }
         self.check_combinations()?;
         self.check_work()?;
         for tower in [Some(&self.encoder), self.text_tower()].into_iter().flatten() {
@@ -227,6 +232,11 @@ impl ModelConfig {
                 contrast && self.head.pooling() == Pooling::TokenAndMean,
                 "a contrastive head",
                 "pooling of the class token beside the mean",
+            ),
+            (
+                contrast && self.head.pooling() == Pooling::Flat,
+                "a contrastive head",
+                "tokens that are not pooled",
             ),
         ];
         clashes.extend(self.encoder.clashes()?);

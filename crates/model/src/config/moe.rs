@@ -18,6 +18,7 @@ use crate::error::{ModelError, Result};
 /// | multi-pred (§4.2.4) | `multi_pred` |
 /// | Soft MoE (paper 001 §2.6) | [`RouterConfig::soft`] |
 /// | ViMoE (paper 003) | `shared_expert`, `router.scope`: images |
+/// | Soft MoE of paper 004 E.2 | `residual` |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MoeConfig {
@@ -32,6 +33,11 @@ pub struct MoeConfig {
     pub multi_pred: bool,
     /// Whether one more expert sees every token (paper 003 §3.2).
     pub shared_expert: bool,
+    /// Whether tokens skip the experts as well, and what these give is added to them; paper 004 E.2 does without
+    /// where a model would rely on that alone.
+    pub residual: bool,
+    /// Whether experts have biases; paper 004 counts their parameters without (App. C, §4.4.1).
+    pub bias: bool,
     /// Hidden size of an expert; without it, that of the dense blocks.
     pub hidden: Option<usize>,
     /// Dropout of hidden values in experts, while training and for MC samples.
@@ -88,6 +94,8 @@ impl MoeConfig {
             tiling: 1,
             multi_pred: false,
             shared_expert: false,
+            residual: true,
+            bias: true,
             hidden: None,
             dropout: 0.0,
             start: ExpertStart::default(),

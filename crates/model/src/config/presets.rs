@@ -2,11 +2,11 @@
 
 use omma_base::{Resolution, nearest};
 use omma_kernels::Activation;
-use omma_routing::{Allocation, Loss, LossTerm, Pool, RouterConfig, Scope, TokenChoice};
+use omma_routing::{Allocation, Loss, LossTerm, Pool, RouterConfig, Scope, Soft, TokenChoice};
 
 use super::{
-    ClassifierConfig, ContrastConfig, EncoderConfig, HeadConfig, ImageConfig, ModelConfig,
-    MoeConfig, Normalisation, Placement, Pooling, TextConfig,
+    ClassifierConfig, ContrastConfig, EncoderConfig, ExpertStart, HeadConfig, ImageConfig,
+    ModelConfig, MoeConfig, Normalisation, Placement, Pooling, Position, TextConfig,
 };
 use crate::error::{ModelError, Result};
 
@@ -28,6 +28,9 @@ pub(super) const SIZES: &[(&str, Size)] = &[
 /// The presets that `s14` and its like can follow, and `tiny`.
 pub const PRESETS: &[&str] = &["vit-", "vmoe-", "e3-", "softmoe-", "vimoe-", "limoe-"];
 
+/// What the number of experts follows in the names of single layers.
+const SOFT_LAYER: &str = "softlayer-";
+
 /// The configuration of a name such as `vmoe-b32`, at 384 pixels (paper 000's fine-tuning) or, for
 /// `softmoe-`, `vimoe-` and every `dinos` model, 224. `vimoe-` is a backbone without classes, as
 /// paper 003 counts it; the others have ImageNet's 1000.
@@ -39,17 +42,25 @@ pub const PRESETS: &[&str] = &["vit-", "vmoe-", "e3-", "softmoe-", "vimoe-", "li
 ///   of a patch: 32, 16, 14 or 8. Paper 003's S/14 is `vimoe-s14`, which is `dinos` too.
 /// - `limoe-`: images and texts through one tower (paper 002 Table 4), `every-2` block with 32 experts and
 ///   K = 1, batch priority, at 224 pixels; `h14` has its twelve blocks and 288 pixels (App. A.3)
+/// - `softlayer-` and a number of experts: one Soft MoE layer on the four patches of an MNIST digit (paper 004 E.1)
 /// - or `tiny`: 32 pixels, patches of 4, width 128, 6 blocks, 10 classes; a laptop trains it
 pub fn preset(name: &str) -> Result<ModelConfig> {
     let unknown = || {
         let names: Vec<String> = names().collect();
         let hint = nearest(name, names.iter().map(String::as_str));
         let hint = match hint.is_empty() {
-            true => format!("; known are {} with s32, b16, … or tiny", PRESETS.join(", ")),
+            true => format!(
+                "; known are {} with s32, b16, … or tiny, and {SOFT_LAYER} with a number of experts",
+                PRESETS.join(", ")
+            ),
             false => hint,
         };
         ModelError::UnknownPreset { name: name.to_owned(), hint }
     };
+    if let Some(experts) = name.strip_prefix(SOFT_LAYER) {
+        let experts = experts.parse().ok().filter(|experts| (1..=LAYER_UNITS).contains(experts));
+        return Ok(soft_layer(experts.ok_or_else(unknown)?));
+    }
     let (system, size) = name.split_once('-').ok_or_else(unknown)?;
     let dense = match (size, system) {
         ("tiny", _) => tiny(),
@@ -159,14 +170,65 @@ fn limoe(size: &str, dense: ModelConfig) -> ModelConfig {
     }
 }
 
+/// Hidden units of all experts of a single layer together: `196 × 4` (paper 004 E.1).
+const LAYER_UNITS: usize = 196 * 4;
+/// Experts of the paper's nine single layers.
+const LAYER_EXPERTS: [usize; 9] = [2, 4, 8, 16, 32, 64, 128, 256, 512];
+
+/// A single Soft MoE layer and a linear head on MNIST (paper 004 E.1): four patches of 14 × 14 are the tokens as they
+/// are, an expert has `196 × 4 / n` hidden units with ReLU, rounded down where that is no whole number, and the head
+/// sees all tokens. That, and experts without biases, gives the parameters of §4.4.1, 318K with 307K of experts.
+/// Pixels are from 0 to 1, which the paper says nothing of.
+fn soft_layer(experts: usize) -> ModelConfig {
+    let soft = Allocation::Soft(Soft::new(1, false));
+    let moe = MoeConfig {
+        placement: Placement::Tail(1),
+        hidden: Some(LAYER_UNITS / experts),
+        residual: false,
+        bias: false,
+        start: ExpertStart { shared: false, noise: 0.0 },
+        ..MoeConfig::new(RouterConfig { allocation: soft, ..RouterConfig::soft(experts, 1) })
+    };
+    let (patch, channels) = (14, 1);
+    let width = patch * patch * channels;
+    let head = ClassifierConfig { pooling: Pooling::Flat, classes: 10, ..Default::default() };
+    ModelConfig {
+        image: ImageConfig {
+            resolution: Resolution::square(28),
+            channels,
+            patch,
+            projection: false,
+            class_token: false,
+            position: Position::None,
+            normalisation: Normalisation::NONE,
+            ..ImageConfig::default()
+        },
+        encoder: EncoderConfig {
+            width,
+            depth: 1,
+            heads: 1,
+            mlp: LAYER_UNITS,
+            activation: Activation::Relu,
+            attention: false,
+            norm: false,
+            moe: Some(moe),
+            ..EncoderConfig::default()
+        },
+        head: HeadConfig::Classifier(head),
+        ..ModelConfig::default()
+    }
+}
+
 /// Every name that [`preset`] knows with the papers' patches.
 pub(super) fn names() -> impl Iterator<Item = String> {
     let sizes =
         SIZES.iter().flat_map(|(size, _)| [32, 16, 14].map(|patch| format!("{size}{patch}")));
     let sizes: Vec<String> = sizes.chain(["tiny".to_owned()]).collect();
-    PRESETS.iter().flat_map(move |system| {
+    let layers = LAYER_EXPERTS.iter().map(|experts| format!("{SOFT_LAYER}{experts}"));
+    let systems = PRESETS.iter().flat_map(move |system| {
         sizes.iter().map(|size| format!("{system}{size}")).collect::<Vec<_>>()
-    })
+    });
+    systems.chain(layers)
 }
 
 fn tiny() -> ModelConfig {
@@ -222,6 +284,33 @@ mod tests {
         assert_eq!((router.noise, router.combine), (0.0, Default::default()));
         assert_eq!(router.losses, [LossTerm::new(Loss::Balance, 0.01)]);
         assert_eq!(router.scope, Scope::Image { decided_by: 0 });
+    }
+
+    /// E.1: four tokens of 196 pixels, one layer, ReLU, `196 × 4 / n` hidden units, one slot (§2.1), a linear head;
+    /// §4.4.1: 318K parameters, of which 307K are of experts (with 16 of them, and a head on all tokens).
+    #[test]
+    fn single_layers_are_those_of_paper_004() {
+        for experts in LAYER_EXPERTS {
+            let config = preset(&format!("softlayer-{experts}")).unwrap();
+            let cost = config.cost(config.image.resolution).unwrap();
+            let moe = config.moe().unwrap();
+            let hidden = moe.hidden.unwrap();
+            assert_eq!((cost.tokens, config.encoder.width, hidden), (4, 196, 784 / experts));
+            assert_eq!((config.encoder.activation, moe.slots()), (Activation::Relu, Some(1)));
+            let Allocation::Soft(soft) = moe.router.allocation else { panic!("{moe:?}") };
+            assert!(!soft.normalised, "Definition 1");
+            let of_experts = experts * 2 * 196 * hidden;
+            assert_eq!(cost.params_total, (of_experts + 196 * experts + 784 * 10 + 10) as u64);
+            if 784 % experts == 0 {
+                assert_eq!(of_experts, 307_328, "{experts}");
+            }
+            // Slots mixed, computed and mixed again, and the head.
+            let (routing, mixing) = (4 * 196 * experts, 2 * 4 * 196 * experts);
+            assert_eq!(cost.forward_macs, (routing + mixing + of_experts + 7_840) as u64);
+        }
+        let config = preset("softlayer-16").unwrap();
+        assert_eq!(config.cost(config.image.resolution).unwrap().params_total, 318_314);
+        assert!(preset("softlayer-0").is_err() && preset("softlayer-785").is_err());
     }
 
     #[test]

@@ -21,6 +21,9 @@ impl ModelConfig {
                 }
                 _ => experts(moe),
             };
+            if self.encoder.is_single_layer() {
+                return format!("{experts}, alone on {}{}", self.patches(), self.told_apart());
+            }
             systems.push(format!("{experts}, in {}", place(&moe.placement)));
         }
         if let Some(ensemble) = &self.encoder.batch_ensemble {
@@ -49,19 +52,35 @@ impl ModelConfig {
             };
             sentence += &format!(", and texts of {} tokens through {tower}", text.length);
         }
-        sentence
-            + &match self.classes() {
-                0 if self.text.is_some() => String::new(),
-                0 => ", no classifier".to_owned(),
-                1 => ", 1 class".to_owned(),
-                classes => format!(", {classes} classes"),
-            }
+        sentence + &self.told_apart()
+    }
+
+    fn told_apart(&self) -> String {
+        match self.classes() {
+            0 if self.text.is_some() => String::new(),
+            0 => ", no classifier".to_owned(),
+            1 => ", 1 class".to_owned(),
+            classes => format!(", {classes} classes"),
+        }
+    }
+
+    /// `patches of 14 at 28 px`.
+    fn patches(&self) -> String {
+        format!("patches of {} at {}", self.image.patch, self.pixels())
+    }
+
+    /// `28 px`; sides that differ both.
+    fn pixels(&self) -> String {
+        match self.image.resolution {
+            sides if sides.height == sides.width => format!("{} px", sides.height),
+            sides => format!("{sides} px"),
+        }
     }
 
     /// `a ViT-S/14 at 224 px`; one of no known size with its blocks.
     fn backbone(&self) -> String {
         let EncoderConfig { width, mlp, depth, heads, .. } = self.encoder;
-        let (resolution, patch) = (self.image.resolution, self.image.patch);
+        let patch = self.image.patch;
         // Paper 002 prints another hidden size of H than paper 000 (Table 4).
         let hidden = if (width, mlp) == (1280, 5120) { 5144 } else { mlp };
         let known = SIZES.iter().find(|(_, size)| *size == (width, hidden, depth, heads));
@@ -71,10 +90,7 @@ impl ModelConfig {
             Some(letter) => format!("ViT-{}/{patch}", letter.to_uppercase()),
             None => format!("ViT of {depth} blocks of width {width} with patches of {patch}"),
         };
-        match resolution.height == resolution.width {
-            true => format!("a {name} at {} px", resolution.height),
-            false => format!("a {name} at {resolution} px"),
-        }
+        format!("a {name} at {}", self.pixels())
     }
 }
 
@@ -135,6 +151,9 @@ fn experts(moe: &MoeConfig) -> String {
     }
     if moe.multi_pred {
         text += ", every choice a prediction";
+    }
+    if !moe.residual {
+        text += ", without a skip connection";
     }
     let mut lost: Vec<usize> = moe.pruned.iter().map(|block| block.experts.len()).collect();
     lost.dedup();
@@ -285,6 +304,10 @@ mod tests {
             ),
             (&["moe.router=soft"], "a Soft MoE of 8 experts with 1 slot each"),
             (
+                &["moe.router=soft", "moe.residual=false"],
+                "a Soft MoE of 8 experts with 1 slot each, without a skip connection",
+            ),
+            (
                 &["moe.router=soft", "moe.subset=2"],
                 "a Soft MoE of 8 experts with 1 slot each, 2 of which serve a prediction",
             ),
@@ -303,6 +326,7 @@ mod tests {
             ("vmoe-", "a V-MoE of"),
             ("e3-", "an E³ of two members with"),
             ("softmoe-", "a Soft MoE of"),
+            ("softlayer-", "a Soft MoE of"),
             ("vimoe-", "a ViMoE of"),
             ("limoe-", "a LIMoE of"),
         ];
@@ -318,6 +342,7 @@ mod tests {
                 assert!(sentence.contains(&experts), "{name}: {sentence}");
             }
             if let Some((letter, patch)) = name.rsplit('-').next().unwrap().split_at_checked(1)
+                && letter.chars().all(char::is_alphabetic)
                 && let Ok(patch) = patch.parse::<usize>()
             {
                 let size = format!("a ViT-{}/{patch} at", letter.to_uppercase());

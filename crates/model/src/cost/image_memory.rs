@@ -96,6 +96,9 @@ fn blocks(
 
 /// The first half of a block: input, normalised, queries, keys and values, attended values, the sum.
 fn attention(encoder: &EncoderConfig, rows: u64) -> u64 {
+    if !encoder.attention {
+        return 0;
+    }
     let mut tensors = 7;
     // Queries and keys once more, in plain operations.
     tensors += if encoder.qk_norm { 8 } else { 0 };

@@ -7,7 +7,7 @@ use super::{Counted, ValueWork, kind_of};
 use crate::{
     config::{
         ClassifierConfig, ContrastConfig, EncoderConfig, FeedForwardKind, HeadConfig, ImageConfig,
-        ModelConfig, MoeConfig, Pooling, TextConfig, TextPooling,
+        ModelConfig, MoeConfig, Pooling, Position, TextConfig, TextPooling,
     },
     error::Result,
 };
@@ -112,9 +112,11 @@ impl Products {
         let parts = ["text.embedding", "text.position"].map(str::to_owned);
         let mut rows = vec![row("text", kind, &parts, embedding)];
         blocks(encoder, prefix, text.length, dispatching, &mut rows)?;
-        let norm = Work::default().values(values, ValueWork::NORM);
-        let name = format!("{prefix}norm");
-        rows.push(row(&name, "layer norm".to_owned(), &[format!("{name}.")], norm));
+        if encoder.norm {
+            let norm = Work::default().values(values, ValueWork::NORM);
+            let name = format!("{prefix}norm");
+            rows.push(row(&name, "layer norm".to_owned(), &[format!("{name}.")], norm));
+        }
         if let Some(head) = config.head.contrast() {
             if head.text_pooling == TextPooling::Map {
                 rows.push(pooling(encoder, "text.pool", text.length, 1));
@@ -135,8 +137,10 @@ impl Products {
         let members = blocks(encoder, "", tokens, dispatching, &mut rows)?;
         let normed = if config.head.normalises_features() { 1 } else { tokens };
         let values = (normed * members * encoder.width) as f64;
-        let norm = Work::default().values(values, ValueWork::NORM);
-        rows.push(row("norm", "layer norm".to_owned(), &["norm.".to_owned()], norm));
+        if encoder.norm {
+            let norm = Work::default().values(values, ValueWork::NORM);
+            rows.push(row("norm", "layer norm".to_owned(), &["norm.".to_owned()], norm));
+        }
         match &config.head {
             HeadConfig::Classifier(head) => classifier(config, head, tokens, members, &mut rows),
             HeadConfig::Segmenter(head) => {
@@ -181,13 +185,14 @@ fn blocks(
             members = tiling.members;
         }
         let name = format!("{prefix}blocks.{index}");
-        let attention = attention(config, tokens, members);
-        rows.push(row(
-            &format!("{name}.attention"),
-            format!("{} heads", config.heads),
-            &["norm1.", "attention.", "scale1"].map(|part| format!("{name}.{part}")),
-            attention,
-        ));
+        if config.attention {
+            rows.push(row(
+                &format!("{name}.attention"),
+                format!("{} heads", config.heads),
+                &["norm1.", "attention.", "scale1"].map(|part| format!("{name}.{part}")),
+                attention(config, tokens, members),
+            ));
+        }
         let layer = Layer { config, index, tokens, members, dispatching };
         let apart = config.moe.as_ref().filter(|moe| moe.multi_pred && last_moe == Some(index));
         rows.push(row(
@@ -258,8 +263,14 @@ fn embedding(config: &ModelConfig, resolution: Resolution) -> Row {
     let width = config.encoder.width;
     let (rows, columns) = config.image.grid(resolution);
     let patches = rows * columns;
-    let macs = patches * patch * patch * channels * config.images_per_input() * width;
-    let values = (patches * width) as u64 * (ValueWork::BIAS + ValueWork::RESIDUAL);
+    let macs = match config.image.projection {
+        true => patches * patch * patch * channels * config.images_per_input() * width,
+        false => 0,
+    };
+    let values = match config.image.projection || config.image.position != Position::None {
+        true => (patches * width) as u64 * (ValueWork::BIAS + ValueWork::RESIDUAL),
+        false => 0,
+    };
     Row {
         name: "embed".to_owned(),
         kind: format!("{patch} × {patch} patches"),
@@ -275,7 +286,7 @@ fn attention(config: &EncoderConfig, tokens: usize, members: usize) -> Work {
     Work::default()
         .product(4 * rows * width * width)
         .product(2 * rows * tokens * width)
-        .values((rows * width) as f64, ValueWork::NORM + 4 * ValueWork::BIAS + ValueWork::RESIDUAL)
+        .values((rows * width) as f64, norm(config) + 4 * ValueWork::BIAS + ValueWork::RESIDUAL)
         .values((rows * tokens * heads) as f64, ValueWork::SOFTMAX)
 }
 
@@ -293,6 +304,11 @@ fn solver(affinity: &Affinity) -> u64 {
     }
 }
 
+/// Of every value in front of a half of a block.
+fn norm(config: &EncoderConfig) -> u64 {
+    if config.norm { ValueWork::NORM } else { 0 }
+}
+
 struct Layer<'a> {
     config: &'a EncoderConfig,
     /// Which block.
@@ -306,8 +322,11 @@ impl Layer<'_> {
     fn feed_forward(&self, kind: FeedForwardKind, apart: bool) -> Work {
         let EncoderConfig { width, mlp, dropout, .. } = *self.config;
         let rows = self.tokens * self.members;
-        let work =
-            Work::default().values((rows * width) as f64, ValueWork::NORM + ValueWork::RESIDUAL);
+        let added = match (kind, &self.config.moe) {
+            (FeedForwardKind::Moe, Some(moe)) if !moe.residual => 0,
+            _ => ValueWork::RESIDUAL,
+        };
+        let work = Work::default().values((rows * width) as f64, norm(self.config) + added);
         match (kind, &self.config.moe) {
             (FeedForwardKind::Moe, Some(moe)) => self.moe(work, moe, apart),
             (FeedForwardKind::BatchEnsemble, _) => {

@@ -59,7 +59,8 @@ impl Classifier {
             .map(|size| Dense::new(features, size, seed.named("representation"), device));
         let inputs = config.representation.unwrap_or(features);
         Self {
-            norm: model.head.normalises_features().then(|| Norm::new(width, device)),
+            norm: (model.head.normalises_features() && encoder.norm)
+                .then(|| Norm::new(width, device)),
             pool: (config.pooling == Pooling::Map)
                 .then(|| AttentionPooling::new(mlp, heads, seed.named("pool"), device)),
             representation,
@@ -126,6 +127,7 @@ impl Classifier {
                 Tensor::cat(vec![class_token(x.clone()), mean(x, self.prefix..tokens)], 1)
             }
             (Pooling::PatchMean, _) => mean(x, self.prefix..tokens),
+            (Pooling::Flat, _) => x.reshape([rows, tokens * width]),
             _ => mean(x, 0..tokens),
         };
         match &self.norm {

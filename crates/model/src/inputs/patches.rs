@@ -16,10 +16,11 @@ use crate::{
 /// Cuts an image into patches, projects them, and puts class and register tokens in front.
 #[derive(Module, Debug)]
 pub struct PatchEmbedding {
-    /// `[patch · patch · channels, D]`, pixels in the order row, column, channel.
-    pub weight: Param<Tensor<2>>,
+    /// `[patch · patch · channels, D]`, pixels in the order row, column, channel; nothing where these are the
+    /// token.
+    pub weight: Option<Param<Tensor<2>>>,
     /// `[D]`.
-    pub bias: Param<Tensor<1>>,
+    pub bias: Option<Param<Tensor<1>>>,
     /// `[D]`.
     pub class_token: Option<Param<Tensor<1>>>,
     /// `[R, D]`.
@@ -42,8 +43,8 @@ impl PatchEmbedding {
         seed: Seed,
         device: &Device,
     ) -> Self {
-        let ImageConfig { patch, registers, .. } = *config;
-        let pixels = patch * patch * config.channels * images;
+        let ImageConfig { registers, projection, .. } = *config;
+        let pixels = config.patch_values() * images;
         let (rows, columns) = config.position_grid();
         let positions = match config.position {
             Position::Learned => Some(rows * columns + usize::from(config.class_token)),
@@ -54,8 +55,9 @@ impl PatchEmbedding {
         let registers = (registers > 0)
             .then(|| normal([registers, width], 1e-6, seed.named("registers"), device));
         Self {
-            weight: xavier([pixels, width], (pixels, width), seed.named("patch"), device),
-            bias: constant([width], 0.0, device),
+            weight: projection
+                .then(|| xavier([pixels, width], (pixels, width), seed.named("patch"), device)),
+            bias: projection.then(|| constant([width], 0.0, device)),
             class_token: config.class_token.then(|| constant([width], 0.0, device)),
             registers,
             position: positions,
@@ -77,7 +79,10 @@ impl PatchEmbedding {
             .reshape([batch, rows, patch, columns, patch * channels])
             .swap_dims(2, 3) // [B, rows, columns, patch, patch · channels]
             .reshape([batch, rows * columns, patch * patch * channels]);
-        let patches = linear(patches, self.weight.val(), Some(self.bias.val())); // [B, P, D]
+        let patches = match &self.weight {
+            Some(weight) => linear(patches, weight.val(), self.bias.as_ref().map(Param::val)),
+            None => patches,
+        }; // [B, P, D]
         let [_, _, features] = patches.dims();
         let device = patches.device();
 

@@ -34,17 +34,18 @@ pub enum FeedForward {
     BatchEnsemble(BatchEnsembleMlp),
 }
 
-/// `x + s₁ · attention(LN x)`, then `x + s₂ · ff(LN x)`.
+/// `x + s₁ · attention(LN x)`, then `x + s₂ · ff(LN x)`; a configuration may leave out the first half, the
+/// normalisations, and what experts' outputs are added to.
 #[derive(Module, Debug)]
 pub struct Block {
-    /// In front of the attention.
-    pub norm1: Norm,
-    /// The first half.
-    pub attention: Attention,
+    /// In front of the attention, if tokens are normalised.
+    pub norm1: Option<Norm>,
+    /// The first half, if tokens attend to each other.
+    pub attention: Option<Attention>,
     /// `[D]`: LayerScale of the first half.
     pub scale1: Option<Param<Tensor<1>>>,
-    /// In front of the feed-forward network.
-    pub norm2: Norm,
+    /// In front of the feed-forward network, if tokens are normalised.
+    pub norm2: Option<Norm>,
     /// The second half.
     pub feed_forward: FeedForward,
     /// `[D]`: LayerScale of the second half.
@@ -52,6 +53,9 @@ pub struct Block {
     /// Contributions that stay apart, in the last block of a multi-pred model.
     #[module(skip)]
     choices: Option<usize>,
+    /// Whether the second half is added to its input.
+    #[module(skip)]
+    residual: bool,
 }
 
 /// What a block adds to the tokens.
@@ -87,7 +91,8 @@ impl Block {
                     shared_expert: moe.shared_expert,
                     start: moe.start,
                 };
-                FeedForward::Moe(layer.init(inside, device)?)
+                let layer = layer.init(inside, device)?;
+                FeedForward::Moe(if moe.bias { layer } else { layer.without_biases() })
             }
             (FeedForwardKind::BatchEnsemble, _, Some(ensemble)) => {
                 let (members, kind) = (ensemble.members, ensemble.fast_weights);
@@ -97,33 +102,35 @@ impl Block {
             }
             _ => FeedForward::Dense(dense.init(inside, device)),
         };
+        let attention = || {
+            let seed = seed.named("attention");
+            Attention::new(width, heads, config.qk_norm, seed, device)
+        };
+        let norm = |wanted: bool| (config.norm && wanted).then(|| Norm::new(width, device));
+        let experts = config.moe.as_ref().filter(|_| kind == FeedForwardKind::Moe);
         Ok(Self {
-            norm1: Norm::new(width, device),
-            attention: Attention::new(
-                width,
-                heads,
-                config.qk_norm,
-                seed.named("attention"),
-                device,
-            ),
-            scale1: scale(),
-            norm2: Norm::new(width, device),
+            norm1: norm(config.attention),
+            attention: config.attention.then(attention),
+            scale1: scale().filter(|_| config.attention),
+            norm2: norm(true),
             feed_forward,
             scale2: scale(),
             choices,
+            residual: experts.is_none_or(|moe| moe.residual),
         })
     }
 
     /// - `x`: `[N, D]`, rows as `layout` says
     /// - returns: the same shape
     pub fn attend(&self, x: Tensor<2>, layout: &Layout) -> Tensor<2> {
-        let normed = self.norm1.forward(x.clone());
+        let Some(attention) = &self.attention else { return x };
+        let normed = normed(x.clone(), &self.norm1);
         let branch = by_kind(normed, layout, |x, rows| match layout.absent() {
             Some(absent) if absent[rows.clone()].contains(&true) => {
                 let present = present(&absent[rows], &x);
-                self.attention.forward_present(x, present)
+                attention.forward_present(x, present)
             }
-            _ => self.attention.forward(x),
+            _ => attention.forward(x),
         });
         x + scaled(branch, &self.scale1)
     }
@@ -136,7 +143,7 @@ impl Block {
         mode: &Mode,
         seed: Seed,
     ) -> Result<BlockOutput> {
-        let normed = self.norm2.forward(x.clone());
+        let normed = normed(x.clone(), &self.norm2);
         let dropout = mode.drops().then(|| seed.named("dropout"));
         let (branches, routing) = match &self.feed_forward {
             FeedForward::Dense(mlp) => (vec![mlp.forward(normed, dropout)], None),
@@ -161,12 +168,22 @@ impl Block {
             }
         };
         let members = layout.members() * branches.len();
-        let outputs = branches.into_iter().map(|branch| x.clone() + scaled(branch, &self.scale2));
+        let outputs = branches.into_iter().map(|branch| match self.residual {
+            true => x.clone() + scaled(branch, &self.scale2),
+            false => scaled(branch, &self.scale2),
+        });
         Ok(BlockOutput {
             tokens: interleave(outputs.collect(), &layout),
             layout: layout.tiled(members),
             routing,
         })
+    }
+}
+
+fn normed(x: Tensor<2>, norm: &Option<Norm>) -> Tensor<2> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => x,
     }
 }
 

@@ -94,12 +94,12 @@ pub struct ExpertsConfig {
 pub struct Experts {
     /// `[E', D, H]`.
     pub up: Param<Tensor<3>>,
-    /// `[E', H]`.
-    pub up_bias: Param<Tensor<2>>,
+    /// `[E', H]`, of experts with biases.
+    pub up_bias: Option<Param<Tensor<2>>>,
     /// `[E', H, D]`.
     pub down: Param<Tensor<3>>,
-    /// `[E', D]`.
-    pub down_bias: Param<Tensor<2>>,
+    /// `[E', D]`, of experts with biases.
+    pub down_bias: Option<Param<Tensor<2>>>,
     #[module(skip)]
     config: ExpertsConfig,
 }
@@ -111,23 +111,36 @@ impl ExpertsConfig {
         let experts = self.experts.len();
         let up = [experts, width, hidden];
         let down = [experts, hidden, width];
+        let bias = |size: usize, name: &str| {
+            Some(normal([experts, size], BIAS_DEVIATION, seed.named(name), device))
+        };
         Experts {
             up: xavier_of_experts(up, start, seed.named("up"), device),
-            up_bias: normal([experts, hidden], BIAS_DEVIATION, seed.named("up_bias"), device),
+            up_bias: bias(hidden, "up_bias"),
             down: xavier_of_experts(down, start, seed.named("down"), device),
-            down_bias: normal([experts, width], BIAS_DEVIATION, seed.named("down_bias"), device),
+            down_bias: bias(width, "down_bias"),
             config: self.clone(),
         }
     }
 }
 
 impl Experts {
+    /// The same experts, whose products are all that they have.
+    pub(crate) fn without_biases(self) -> Self {
+        Self { up_bias: None, down_bias: None, ..self }
+    }
+
     fn parameters(&self) -> ExpertParameters {
+        let (up, down) = (self.up.val(), self.down.val());
+        let bias = |own: &Option<Param<Tensor<2>>>, [experts, _, outputs]: [usize; 3]| match own {
+            Some(own) => own.val(),
+            None => Tensor::zeros([experts, outputs], &up.device()),
+        };
         ExpertParameters {
-            up: self.up.val(),
-            up_bias: self.up_bias.val(),
-            down: self.down.val(),
-            down_bias: self.down_bias.val(),
+            up_bias: bias(&self.up_bias, up.dims()),
+            down_bias: bias(&self.down_bias, down.dims()),
+            up,
+            down,
         }
     }
 

@@ -57,6 +57,11 @@ impl MoeLayerConfig {
 }
 
 impl MoeLayer {
+    /// The same layer, whose routed experts have no biases.
+    pub(crate) fn without_biases(self) -> Self {
+        Self { experts: self.experts.without_biases(), ..self }
+    }
+
     /// Routes the tokens and runs the experts on them. Rows that hold no token get nothing.
     ///
     /// - `tokens`: `[N, D]`, with rows as `context.layout` says

@@ -50,6 +50,11 @@ pub fn thin(
         to: "dense one".to_owned(),
         why,
     };
+    if !moe.residual {
+        return Err(fault(
+            "nothing skips it, and a dense block would be added to its input".to_owned(),
+        ));
+    }
     let (hidden, mlp) = (moe.hidden.unwrap_or(encoder.mlp), encoder.mlp);
     if hidden > mlp {
         return Err(fault(format!("experts have {hidden} hidden units, and dense blocks {mlp}")));

@@ -54,9 +54,9 @@ fn layer(case: &Case, router: RouterConfig, weight: &str) -> MoeLayer {
         layer.router.scale = Some(Param::from_tensor(case.reshaped("param/Router.scale", [1])));
     }
     layer.experts.up = Param::from_tensor(case.tensor("param/Mlp.Dense_0.kernel"));
-    layer.experts.up_bias = Param::from_tensor(case.tensor("param/Mlp.Dense_0.bias"));
+    layer.experts.up_bias = Some(Param::from_tensor(case.tensor("param/Mlp.Dense_0.bias")));
     layer.experts.down = Param::from_tensor(case.tensor("param/Mlp.Dense_1.kernel"));
-    layer.experts.down_bias = Param::from_tensor(case.tensor("param/Mlp.Dense_1.bias"));
+    layer.experts.down_bias = Some(Param::from_tensor(case.tensor("param/Mlp.Dense_1.bias")));
     layer
 }
 
@@ -121,9 +121,15 @@ fn run(case: &Case, layer: &MoeLayer, weight: &str, layout: Layout, output: &str
     }
     let experts = &layer.experts;
     case.expect("grad/param/Mlp.Dense_0.kernel", &experts.up.grad(&gradients).unwrap());
-    case.expect("grad/param/Mlp.Dense_0.bias", &experts.up_bias.grad(&gradients).unwrap());
+    case.expect(
+        "grad/param/Mlp.Dense_0.bias",
+        &experts.up_bias.as_ref().unwrap().grad(&gradients).unwrap(),
+    );
     case.expect("grad/param/Mlp.Dense_1.kernel", &experts.down.grad(&gradients).unwrap());
-    case.expect("grad/param/Mlp.Dense_1.bias", &experts.down_bias.grad(&gradients).unwrap());
+    case.expect(
+        "grad/param/Mlp.Dense_1.bias",
+        &experts.down_bias.as_ref().unwrap().grad(&gradients).unwrap(),
+    );
 }
 
 /// Paper 004 Algorithms 1 and 2: the experts that are chosen for every image, and what comes out.
@@ -147,9 +153,9 @@ pub(crate) fn check_subset(case: &Case) {
         let inner = |tensor: Tensor<2>| tensor.inner();
         layer.router.weight = Param::from_tensor(inner(case.tensor("param/phi")));
         layer.experts.up = Param::from_tensor(case.tensor::<3>("param/w1").inner());
-        layer.experts.up_bias = Param::from_tensor(inner(case.tensor("param/b1")));
+        layer.experts.up_bias = Some(Param::from_tensor(inner(case.tensor("param/b1"))));
         layer.experts.down = Param::from_tensor(case.tensor::<3>("param/w2").inner());
-        layer.experts.down_bias = Param::from_tensor(inner(case.tensor("param/b2")));
+        layer.experts.down_bias = Some(Param::from_tensor(inner(case.tensor("param/b2"))));
         layer
     };
     let x = case.reshaped("input/x", [images * tokens, mlp.width]).inner();

@@ -123,6 +123,6 @@ mod tests {
 
     #[test]
     fn nothing_known_is_no_figure() {
-        assert!(map(vec![vec![None, Some(f64::NAN)]]).contains(EMPTY));
+        assert!(map(vec![vec![None, Some(f64::NAN)]]).contains("no data"));
     }
 }

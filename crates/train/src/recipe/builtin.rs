@@ -15,6 +15,8 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("limoe", include_str!("../../recipes/limoe.toml")),
     ("limoe-dense", include_str!("../../recipes/limoe-dense.toml")),
     ("soft-moe", include_str!("../../recipes/soft-moe.toml")),
+    ("soft-mnist", include_str!("../../recipes/soft-mnist.toml")),
+    ("soft-cifar10", include_str!("../../recipes/soft-cifar10.toml")),
     ("softmax-token-choice", include_str!("../../recipes/routers/softmax-token-choice.toml")),
     ("sinkhorn-token-choice", include_str!("../../recipes/routers/sinkhorn-token-choice.toml")),
     ("softmax-expert-choice", include_str!("../../recipes/routers/softmax-expert-choice.toml")),
@@ -56,7 +58,10 @@ mod tests {
     use omma_routing::{Allocation, Capacity, Order, ROUTERS, Rounding, RouterConfig};
 
     use super::*;
-    use crate::recipe::{Recipe, Request};
+    use crate::{
+        optimiser::{OptimiserConfig, ScheduleKind},
+        recipe::{Recipe, Request},
+    };
 
     #[test]
     fn every_recipe_is_whole() {
@@ -84,6 +89,37 @@ mod tests {
         (dense.name, dense.about) = (limoe.name.clone(), limoe.about.clone());
         dense.model.encoder.moe = limoe.model.encoder.moe.clone();
         assert_eq!(dense, limoe);
+    }
+
+    /// Paper 004 Tables 4 and 5: batches of 256, 15 epochs, Adam with its default parameters, a constant learning rate
+    /// of 1e-3, all 60,000 training images.
+    #[test]
+    fn a_soft_layer_learns_mnist_as_paper_004_says() {
+        for (experts, hidden) in [(2, 392), (16, 49), (512, 1)] {
+            let preset = format!("model.preset=softlayer-{experts}");
+            let recipe = Recipe::find("soft-mnist", &Request::of(&[preset.as_str()])).unwrap();
+            assert_eq!(recipe.model, omma_model::preset(&format!("softlayer-{experts}")).unwrap());
+            assert_eq!(recipe.model.moe().unwrap().hidden, Some(hidden));
+            assert_eq!((recipe.train.batch, recipe.train.epochs), (256, 15.0));
+            assert_eq!(recipe.total_steps(60_000), 3_516);
+            assert_eq!(recipe.data.validation, 0.0);
+            let OptimiserConfig { learning_rate, weight_decay, clip_norm, .. } = recipe.optimiser;
+            assert_eq!((learning_rate, weight_decay, clip_norm), (1e-3, 0.0, 0.0));
+            assert_eq!((recipe.optimiser.beta1, recipe.optimiser.beta2), (0.9, 0.999));
+            assert_eq!(recipe.schedule.kind, ScheduleKind::Constant);
+            assert_eq!((recipe.schedule.warmup, recipe.train.label_smoothing), (0.0, 0.0));
+        }
+    }
+
+    /// Paper 004 E.2: Soft MoE layers in the last two blocks, nothing skips them, a fixed total of hidden units.
+    #[test]
+    fn a_small_soft_moe_stands_for_astroformer() {
+        let recipe = Recipe::find("soft-cifar10", &Request::default()).unwrap();
+        let moe = recipe.model.moe().unwrap();
+        assert_eq!((moe.placement.clone(), moe.residual), (Placement::Tail(2), false));
+        assert_eq!((moe.slots(), moe.router.experts * moe.hidden.unwrap()), (Some(1), 1_024));
+        let Allocation::Soft(soft) = moe.router.allocation else { panic!("{moe:?}") };
+        assert!(!soft.normalised, "Definition 1");
     }
 
     #[test]

@@ -132,6 +132,9 @@ pub(super) fn layers(text: &str, path: &Path) -> Result<Vec<Layer>> {
     Err(TrainError::RecipeSyntax { path, why })
 }
 
+/// Settings that saved recipes of earlier versions do not have.
+const LATER: [&str; 3] = ["image.projection", "encoder.attention", "encoder.norm"];
+
 /// Whether every setting of a model is there, as in the recipe that is saved with a run.
 pub(super) fn is_whole(settings: &[Setting]) -> bool {
     let full = |key: &str| key.strip_prefix("model.").map(full_name);
@@ -145,7 +148,8 @@ pub(super) fn is_whole(settings: &[Setting]) -> bool {
     keys.all(|setting| {
         let key = full(&setting.key).unwrap_or_default();
         let inside = format!("{key}.");
-        named.iter().any(|name| *name == key || name.starts_with(&inside))
+        LATER.contains(&key.as_str())
+            || named.iter().any(|name| *name == key || name.starts_with(&inside))
     })
 }
 

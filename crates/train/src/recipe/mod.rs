@@ -383,9 +383,9 @@ impl Recipe {
                 train.parts()
             )));
         }
-        if self.model.image.channels != 3 {
+        if ![1, 3].contains(&self.model.image.channels) {
             return Err(recipe_error(format!(
-                "images have 3 channels here, and the model takes {}",
+                "images have 3 channels here, or their mean alone, and the model takes {}",
                 self.model.image.channels
             )));
         }

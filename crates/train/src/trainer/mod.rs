@@ -21,6 +21,7 @@ use omma_eval::{EvalError, routing::RoutingTally};
 use omma_model::{ModelError, VisionTransformer, checkpoint};
 use omma_routing::RoutingError;
 
+pub(crate) use self::weights::gradients;
 pub(crate) use self::{
     average::Average,
     learner::{Examples, Input, InputTensor, Learner},
