@@ -30,10 +30,6 @@ const WAITING: usize = 4096;
 /// What a request is called whose client went away: as nginx has it.
 const GONE: u16 = 499;
 
-/// An id that a request has, its own or a new one.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestId(pub(crate) String);
-
 enum Line {
     Text(String),
     Flush(SyncSender<()>),
@@ -95,11 +91,10 @@ fn write_lines(lines: &Receiver<Line>, mut to: impl Write, lost: &AtomicU64) {
 /// Gives every request an id, counts it and writes its line, also if its client goes away.
 pub(crate) async fn watch(
     State(server): State<Arc<Server>>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
     let id = request_id(&request);
-    request.extensions_mut().insert(RequestId(id.clone()));
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let length = request.headers().get(header::CONTENT_LENGTH);
     let mut watched = Watched {

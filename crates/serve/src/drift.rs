@@ -92,7 +92,10 @@ mod tests {
         for _ in 0..40 {
             drift.add("a", 1, vec![300.0, 100.0], HALF_LIFE / 2);
         }
-        assert!(drift.add("a", 1, vec![0.0; 2], 0).unwrap() < 1e-3, "what is long ago is forgotten");
+        assert!(
+            drift.add("a", 1, vec![0.0; 2], 0).unwrap() < 1e-3,
+            "what is long ago is forgotten"
+        );
         assert_eq!((drift.loads().len(), drift.experts()), (2, 4));
     }
 }

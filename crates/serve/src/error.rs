@@ -77,7 +77,8 @@ impl ServeError {
     pub(crate) fn refused(refused: Refused, per_image: Duration, waiting: usize) -> Self {
         match refused {
             Refused::Full => {
-                let retry_after = per_image.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
+                let retry_after =
+                    per_image.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
                 Self::Busy { retry_after: retry_after.min(Duration::from_secs(60)) }
             }
             Refused::Closed => Self::Stopping,

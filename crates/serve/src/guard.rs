@@ -50,7 +50,8 @@ pub(crate) async fn cors(
     request: Request,
     next: Next,
 ) -> Response {
-    let origin = server.options.cors.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
+    let origin =
+        server.options.cors.as_deref().and_then(|origin| HeaderValue::from_str(origin).ok());
     let Some(origin) = origin else { return next.run(request).await };
     let asks_first = request.method() == Method::OPTIONS
         && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
@@ -88,7 +89,14 @@ mod tests {
             is_given(&headers, "secret")
         };
         assert!(with("Bearer secret") && with("bearer secret"));
-        let wrong = ["secret", "Bearer ", "Bearer secre", "Bearer secrets", "Bearer secretsecret", "Basic secret"];
+        let wrong = [
+            "secret",
+            "Bearer ",
+            "Bearer secre",
+            "Bearer secrets",
+            "Bearer secretsecret",
+            "Basic secret",
+        ];
         for value in wrong {
             assert!(!with(value), "{value}");
         }

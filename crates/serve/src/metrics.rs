@@ -155,11 +155,7 @@ impl Metrics {
         );
         all.register("batch_images", "Images of a batch", models.batch_images.clone());
         all.register("waiting_images", "Images that wait for a batch", models.waiting.clone());
-        all.register(
-            "prediction_entropy_nats",
-            "Entropy of predictions",
-            models.entropy.clone(),
-        );
+        all.register("prediction_entropy_nats", "Entropy of predictions", models.entropy.clone());
         all.register("images", "Images whose classes were told", models.images.clone());
         all.register(
             "ood_images",

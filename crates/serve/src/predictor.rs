@@ -259,7 +259,12 @@ fn finite<'a>(values: impl IntoIterator<Item = &'a f32>) -> Result<(), String> {
 }
 
 /// Tells what the experts had to do.
-fn count(metrics: &ModelMetrics, system: &System, routings: &[Vec<(usize, Routing)>], images: usize) {
+fn count(
+    metrics: &ModelMetrics,
+    system: &System,
+    routings: &[Vec<(usize, Routing)>],
+    images: usize,
+) {
     for (name, routings) in system.names().iter().zip(routings) {
         for (block, routing) in routings {
             let statistics = routing.statistics();
@@ -338,7 +343,11 @@ mod tests {
                 for _ in 0..2 {
                     for (image, together) in batch.iter().zip(answers(&mut predictor, &batch)) {
                         let singly = &singly[*image];
-                        assert_eq!(bits(singly), bits(&together), "{settings:?}: image {image} of {size}");
+                        assert_eq!(
+                            bits(singly),
+                            bits(&together),
+                            "{settings:?}: image {image} of {size}"
+                        );
                         assert_eq!(singly.experts, together.experts, "{settings:?}");
                     }
                     batch.reverse();
@@ -350,6 +359,14 @@ mod tests {
     #[test]
     fn a_vmoe_says_the_same_bits_alone_and_in_any_batch() {
         check_bits(&["moe.k=2"], false);
+    }
+
+    #[test]
+    fn so_does_one_that_is_as_wide_as_a_vit_s() {
+        check_bits(
+            &["width=384", "heads=6", "mlp=1536", "moe.k=2", "depth=1", "moe.placement=0"],
+            false,
+        );
     }
 
     #[test]

@@ -27,7 +27,9 @@ impl Photos {
     /// Fails on vectors that a model does not make.
     pub(crate) fn check(&self, embedding: Option<usize>) -> Result<(), String> {
         match embedding {
-            None => Err("the model reads no text, so that nothing can be searched with it".to_owned()),
+            None => {
+                Err("the model reads no text, so that nothing can be searched with it".to_owned())
+            }
             Some(width) if self.vectors.len() != width * self.names.len() => {
                 Err("the photos' vectors are another model's".to_owned())
             }

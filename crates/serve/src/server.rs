@@ -131,7 +131,11 @@ impl Server {
             match model.replace(&self.metrics) {
                 Ok(version) => tracing::info!(model = model.name, version, "replaced"),
                 Err(error) => {
-                    tracing::error!(model = model.name, error, "not replaced; the one before stays");
+                    tracing::error!(
+                        model = model.name,
+                        error,
+                        "not replaced; the one before stays"
+                    );
                 }
             }
         }
@@ -184,7 +188,8 @@ impl Server {
         let asks = asks.await.map_err(fault)??;
         let fill = |ask| places.fill(ask, deadline.into_std());
         let replies: Vec<_> = asks.into_iter().take(count).map(fill).collect();
-        let mut answered = Answered { live: live.clone(), answers: Vec::new(), timing: Timing::default() };
+        let mut answered =
+            Answered { live: live.clone(), answers: Vec::new(), timing: Timing::default() };
         for reply in replies {
             let done = timeout_at(deadline, reply).await.map_err(|_| ServeError::Late)?;
             let fault = |_| ServeError::Failed("the model has stopped".to_owned());

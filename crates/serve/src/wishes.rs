@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{
-    body::Bytes,
-    extract::Query,
-    http::Uri,
-};
+use axum::{body::Bytes, extract::Query, http::Uri};
 use base64::{
     Engine,
     alphabet::STANDARD,
@@ -176,9 +172,9 @@ pub(crate) fn decoded(text: &str) -> Result<Bytes> {
         None => text,
     };
     let bytes = BASE64.decode(text.trim());
-    bytes.map(Bytes::from).map_err(|error| {
-        ServeError::Unprocessable(format!("an image is not in base64: {error}"))
-    })
+    bytes
+        .map(Bytes::from)
+        .map_err(|error| ServeError::Unprocessable(format!("an image is not in base64: {error}")))
 }
 
 impl Written {
@@ -199,7 +195,11 @@ impl Written {
             "text" => self.text = Some(text),
             "overlay" => self.overlay = Some(yes()?),
             "timeout_ms" => self.timeout_ms = Some(number()?),
-            _ => return Err(ServeError::Malformed(format!("there is nothing called {name:?} to set"))),
+            _ => {
+                return Err(ServeError::Malformed(format!(
+                    "there is nothing called {name:?} to set"
+                )));
+            }
         }
         Ok(())
     }
@@ -236,7 +236,9 @@ impl Written {
         if labels.iter().chain(&texts).any(|text| text.len() > LONGEST_TEXT) {
             return wrong(format!("a text of more than {LONGEST_TEXT} bytes"));
         }
-        let sooner = self.timeout_ms.map(|timeout| Instant::now() + Duration::from_millis(timeout.min(1 << 32)));
+        let sooner = self
+            .timeout_ms
+            .map(|timeout| Instant::now() + Duration::from_millis(timeout.min(1 << 32)));
         Ok(Wishes {
             images,
             model: self.model,

@@ -206,7 +206,9 @@ fn token(path: &Path) -> Result<String> {
     let token = text.lines().next().unwrap_or_default().trim();
     match !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(token.to_owned()),
-        false => bail!("{} should have a token of plain letters and signs in its first line", shown()),
+        false => {
+            bail!("{} should have a token of plain letters and signs in its first line", shown())
+        }
     }
 }
 

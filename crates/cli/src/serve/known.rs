@@ -41,8 +41,10 @@ pub(super) fn training_load(candidate: &Candidate) -> Vec<ExpertLoad> {
     let path: &Path = &candidate.path;
     let bytes = read_regular(&path.join("result.json"), MOST_BYTES).unwrap_or_default();
     let outcome: Option<Outcome> = serde_json::from_slice(&bytes).ok();
-    let layer = |layer: LayerHealth| {
-        ExpertLoad { part: candidate.name(), block: layer.block, load: layer.load }
+    let layer = |layer: LayerHealth| ExpertLoad {
+        part: candidate.name(),
+        block: layer.block,
+        load: layer.load,
     };
     outcome.map(|outcome| outcome.routing).unwrap_or_default().into_iter().map(layer).collect()
 }

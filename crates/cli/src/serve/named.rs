@@ -73,7 +73,9 @@ impl Named {
     /// The photos of a folder with their vectors, which are kept beside them as `omma search` does.
     fn photos(&self, folder: &Path, device: &Device) -> Result<Photos> {
         let [path] = self.paths.as_slice() else {
-            bail!("images of different models lie in different spaces; photos are searched by one model")
+            bail!(
+                "images of different models lie in different spaces; photos are searched by one model"
+            )
         };
         let embedder = Embedder::read(path, device)?;
         let (photos, _) = photos_below(folder)?;

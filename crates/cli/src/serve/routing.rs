@@ -30,7 +30,8 @@ fn write(server: &Server, to: &mut File) {
             let sum: f64 = layer.load.iter().sum();
             let load: Vec<f64> = layer.load.iter().map(|load| load / sum.max(1.0)).collect();
             let (part, block) = (layer.part, layer.block);
-            let line = json!({ "time": now, "model": model, "part": part, "block": block, "load": load });
+            let line =
+                json!({ "time": now, "model": model, "part": part, "block": block, "load": load });
             lines += &format!("{line}\n");
         }
     }

@@ -30,9 +30,15 @@ use crate::{
 /// Images of a request, in one of the three forms.
 enum Images {
     /// `[n, H, W, 3]`, from 0 to 1.
-    Floats { shape: [usize; 3], values: Vec<f32> },
+    Floats {
+        shape: [usize; 3],
+        values: Vec<f32>,
+    },
     /// `[n, h, w, 3]`
-    Pixels { shape: [usize; 3], values: Bytes },
+    Pixels {
+        shape: [usize; 3],
+        values: Bytes,
+    },
     Files(Vec<Bytes>),
 }
 
@@ -45,7 +51,8 @@ pub(super) async fn infer(
     let arrived = server.arrived(request).await?;
     let Arrived { headers, bytes, deadline, .. } = &arrived;
     let json_length = headers.get(JSON_LENGTH).and_then(|length| length.to_str().ok());
-    let InferRequest { id, inputs, outputs: wanted, binary } = InferRequest::parse(bytes, json_length)?;
+    let InferRequest { id, inputs, outputs: wanted, binary } =
+        InferRequest::parse(bytes, json_length)?;
     let (images, count) = Images::of(inputs)?;
     let most = server.options.max_images.min(server.options.batching.max_queue);
     match count {
@@ -63,7 +70,10 @@ pub(super) async fn infer(
     let mut chosen: Vec<(Tensor, bool)> = Vec::new();
     for want in &wanted {
         let place = all.iter().position(|output| output.name == want.name).ok_or_else(|| {
-            ServeError::Unprocessable(format!("{name} has no output {:?}, or it is asked for twice", want.name))
+            ServeError::Unprocessable(format!(
+                "{name} has no output {:?}, or it is asked for twice",
+                want.name
+            ))
         })?;
         chosen.push((all.remove(place), want.binary));
     }
@@ -88,8 +98,12 @@ impl Images {
     /// The images of a request, and how many there are.
     fn of(inputs: Vec<Tensor>) -> Result<(Self, usize)> {
         let wrong = |why: String| Err(ServeError::Unprocessable(why));
-        let [Tensor { name, shape, values }] = <[Tensor; 1]>::try_from(inputs)
-            .map_err(|all| ServeError::Unprocessable(format!("one input is read, {INPUT}; there are {}", all.len())))?;
+        let [Tensor { name, shape, values }] = <[Tensor; 1]>::try_from(inputs).map_err(|all| {
+            ServeError::Unprocessable(format!(
+                "one input is read, {INPUT}; there are {}",
+                all.len()
+            ))
+        })?;
         if name != INPUT {
             return wrong(format!("there is no input {name:?}; {INPUT} is the only one"));
         }
@@ -116,7 +130,9 @@ impl Images {
             return to_segment(self.picture(place)?, &live.facts);
         }
         let values = match self {
-            Self::Floats { shape, values } => normalised(shape, of_place(values, shape, place), live)?,
+            Self::Floats { shape, values } => {
+                normalised(shape, of_place(values, shape, place), live)?
+            }
             _ => values(&self.picture(place)?, &live.pixels),
         };
         Ok(match live.facts.task {

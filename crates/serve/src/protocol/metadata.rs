@@ -49,7 +49,10 @@ pub(super) async fn ready(State(server): State<Arc<Server>>) -> Result<Response>
     }
 }
 
-pub(super) async fn model(State(server): State<Arc<Server>>, path: RawPathParams) -> Result<Response> {
+pub(super) async fn model(
+    State(server): State<Arc<Server>>,
+    path: RawPathParams,
+) -> Result<Response> {
     let model = named(&server, &path)?;
     Ok(Json(described(&model.live().facts)).into_response())
 }
@@ -68,9 +71,7 @@ pub(super) async fn model_ready(
 /// Names, kinds and shapes; a size of -1 may be any.
 fn described(facts: &Facts) -> Value {
     let (height, width) = facts.resolution;
-    let tensor = |name: &str, datatype: &str, shape: &[i64]| {
-        json!({ "name": name, "datatype": datatype, "shape": shape })
-    };
+    let tensor = |name: &str, datatype: &str, shape: &[i64]| json!({ "name": name, "datatype": datatype, "shape": shape });
     let size = |number: usize| i64::try_from(number).unwrap_or(-1);
     let outputs = match facts.task {
         Task::Classes => {
@@ -107,15 +108,21 @@ pub(super) async fn index(State(server): State<Arc<Server>>) -> Response {
 }
 
 /// Reads a model again. It takes the place of the one before when it is warm; where it cannot be read, that one stays.
-pub(super) async fn load(State(server): State<Arc<Server>>, path: RawPathParams) -> Result<Response> {
+pub(super) async fn load(
+    State(server): State<Arc<Server>>,
+    path: RawPathParams,
+) -> Result<Response> {
     if !server.options.allow_reload {
         return Err(ServeError::NotAllowed("--allow-reload lets requests replace models"));
     }
     let (model, metrics) = (named(&server, &path)?.clone(), server.metrics.clone());
     let replaced = tokio::task::spawn_blocking(move || model.replace(&metrics)).await;
-    let replaced = replaced.map_err(|_| ServeError::Failed("the model could not be read".to_owned()))?;
+    let replaced =
+        replaced.map_err(|_| ServeError::Failed("the model could not be read".to_owned()))?;
     match replaced {
-        Ok(version) => Ok((StatusCode::OK, Json(json!({ "version": version.to_string() }))).into_response()),
+        Ok(version) => {
+            Ok((StatusCode::OK, Json(json!({ "version": version.to_string() }))).into_response())
+        }
         Err(error) => Err(ServeError::Unprocessable(format!("{error}; the one before stays"))),
     }
 }

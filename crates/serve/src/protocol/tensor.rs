@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::error::{Result, ServeError};
 
 /// How many of a body's bytes are JSON; the tensors' own follow.
-pub(super) const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+pub(super) const JSON_LENGTH: HeaderName =
+    HeaderName::from_static("inference-header-content-length");
 /// Axes of a tensor, of which images have four.
 const MOST_AXES: usize = 8;
 
@@ -97,7 +98,10 @@ impl InferRequest {
             Some(text) => {
                 let length: Option<usize> = text.trim().parse().ok();
                 length.filter(|length| *length <= body.len()).ok_or_else(|| {
-                    malformed(format!("{JSON_LENGTH}: {text} is not a part of {} bytes", body.len()))
+                    malformed(format!(
+                        "{JSON_LENGTH}: {text} is not a part of {} bytes",
+                        body.len()
+                    ))
                 })?
             }
         };
@@ -128,12 +132,14 @@ fn tensor(written: WrittenTensor, rest: &mut Bytes) -> Result<Tensor> {
     let WrittenTensor { name, shape, datatype, parameters, data } = written;
     let count = shape.iter().try_fold(1_usize, |count, size| count.checked_mul(*size));
     let count = count.filter(|_| shape.len() <= MOST_AXES);
-    let count = count.ok_or_else(|| malformed(format!("{name} cannot have the shape {shape:?}")))?;
+    let count =
+        count.ok_or_else(|| malformed(format!("{name} cannot have the shape {shape:?}")))?;
     let values = match (parameters.get("binary_data_size"), data) {
         (Some(size), _) => {
             let size = size.as_u64().and_then(|size| usize::try_from(size).ok());
             let size = size.filter(|size| *size <= rest.len());
-            let size = size.ok_or_else(|| malformed(format!("{name} has fewer bytes than it says")))?;
+            let size =
+                size.ok_or_else(|| malformed(format!("{name} has fewer bytes than it says")))?;
             of_bytes(&name, &datatype, rest.split_to(size))?
         }
         (None, Some(data)) => of_json(&name, &datatype, data, count)?,
@@ -167,7 +173,8 @@ fn of_bytes(name: &str, datatype: &str, bytes: Bytes) -> Result<Values> {
             let (mut strings, mut rest) = (Vec::new(), bytes);
             while !rest.is_empty() {
                 let ends = || malformed(format!("{name} ends within a string"));
-                let head: [u8; 4] = rest.get(..4).and_then(|head| head.try_into().ok()).ok_or_else(ends)?;
+                let head: [u8; 4] =
+                    rest.get(..4).and_then(|head| head.try_into().ok()).ok_or_else(ends)?;
                 let length = u32::from_le_bytes(head) as usize;
                 if rest.len() - 4 < length {
                     return Err(ends());
@@ -198,7 +205,8 @@ fn of_json(name: &str, datatype: &str, data: Value, count: usize) -> Result<Valu
             Ok(Values::Float(numbers.collect::<Option<_>>().ok_or_else(wrong)?))
         }
         "UINT8" => {
-            let bytes = flat.iter().map(|value| value.as_u64().and_then(|value| u8::try_from(value).ok()));
+            let bytes =
+                flat.iter().map(|value| value.as_u64().and_then(|value| u8::try_from(value).ok()));
             let bytes: Option<Vec<u8>> = bytes.collect();
             Ok(Values::Byte(bytes.ok_or_else(wrong)?.into()))
         }
@@ -248,7 +256,9 @@ impl Values {
             Self::Float(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
             Self::Byte(values) => values.to_vec(),
             Self::Strings(values) => values.iter().flat_map(|value| counted(value)).collect(),
-            Self::Texts(values) => values.iter().flat_map(|value| counted(value.as_bytes())).collect(),
+            Self::Texts(values) => {
+                values.iter().flat_map(|value| counted(value.as_bytes())).collect()
+            }
         }
     }
 }
@@ -313,7 +323,10 @@ mod tests {
         let strings = vec![Bytes::from("abc"), Bytes::new()];
         assert_eq!(request.inputs[1].values, Values::Strings(strings));
         assert_eq!((request.outputs[0].binary, request.outputs[1].binary), (true, false));
-        assert!(parsed(json, &binary[..18]).is_err() && parsed(json, &[&binary[..], b"x"].concat()).is_err());
+        assert!(
+            parsed(json, &binary[..18]).is_err()
+                && parsed(json, &[&binary[..], b"x"].concat()).is_err()
+        );
     }
 
     #[test]
@@ -333,10 +346,12 @@ mod tests {
 
     #[test]
     fn an_answer_can_be_read_as_a_request_is() {
-        let tensor = |name: &str, values: Values| Tensor { name: name.to_owned(), shape: vec![2], values };
+        let tensor =
+            |name: &str, values: Values| Tensor { name: name.to_owned(), shape: vec![2], values };
         let floats = tensor("p", Values::Float(vec![0.25, 0.75]));
         let labels = tensor("l", Values::Texts(vec!["a".to_owned(), "bc".to_owned()]));
-        let (bytes, length) = written(json!({"model_name": "m"}), &[(floats, true), (labels, false)]);
+        let (bytes, length) =
+            written(json!({"model_name": "m"}), &[(floats, true), (labels, false)]);
         let length = length.unwrap();
         assert_eq!(bytes.len() - length, 8);
         let head: Value = serde_json::from_slice(&bytes[..length]).unwrap();

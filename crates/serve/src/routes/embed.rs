@@ -39,9 +39,7 @@ async fn vectors(server: &Server, wishes: Wishes) -> Result<(Answered, Vec<Vec<f
     }
     let prepare = move |live: &Live| {
         check(&live.facts)?;
-        let image = |(place, bytes)| {
-            Ok(Ask::Vector(values(&decoded(bytes, place)?, &live.pixels)))
-        };
+        let image = |(place, bytes)| Ok(Ask::Vector(values(&decoded(bytes, place)?, &live.pixels)));
         let mut asks = wishes.images.iter().enumerate().map(image).collect::<Result<Vec<Ask>>>()?;
         if !wishes.texts.is_empty() {
             asks.push(Ask::Texts(wishes.texts.clone()));
@@ -68,7 +66,10 @@ pub(super) async fn embed(State(server): State<Arc<Server>>, request: Request) -
     Ok(response)
 }
 
-pub(super) async fn search(State(server): State<Arc<Server>>, request: Request) -> Result<Response> {
+pub(super) async fn search(
+    State(server): State<Arc<Server>>,
+    request: Request,
+) -> Result<Response> {
     let arrived = server.arrived(request).await?;
     let wishes = Wishes::of(&arrived, &server.options)?;
     if wishes.images.len() + wishes.texts.len() != 1 {
@@ -84,9 +85,11 @@ pub(super) async fn search(State(server): State<Arc<Server>>, request: Request) 
     }
     let top = wishes.top;
     let (Answered { live, timing, .. }, rows) = vectors(&server, wishes).await?;
-    let found = live.photos.as_ref().zip(rows.first()).map(|(photos, row)| photos.nearest(row, top));
+    let found =
+        live.photos.as_ref().zip(rows.first()).map(|(photos, row)| photos.nearest(row, top));
     let photos = live.facts.photos;
-    let reply = json!({ "model": live.facts.name, "photos": photos, "results": found, "timing": timing });
+    let reply =
+        json!({ "model": live.facts.name, "photos": photos, "results": found, "timing": timing });
     let mut response = Json(reply).into_response();
     response.extensions_mut().insert(timing);
     Ok(response)

@@ -12,8 +12,7 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 const OPENAPI: &str = include_str!("../openapi.json");
 
 pub(super) async fn page() -> Response {
-    let mut response =
-        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE).into_response();
+    let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE).into_response();
     let policy = HeaderValue::from_static(POLICY);
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
     response

@@ -44,7 +44,8 @@ pub(crate) fn to_segment(picture: Picture, facts: &Facts) -> Result<Ask> {
 
 /// Whether a file begins as one of the images that are read.
 fn is_image(bytes: &[u8]) -> bool {
-    let part = |from: usize, expected: &[u8]| bytes.get(from..).is_some_and(|b| b.starts_with(expected));
+    let part =
+        |from: usize, expected: &[u8]| bytes.get(from..).is_some_and(|b| b.starts_with(expected));
     part(0, b"\xff\xd8\xff")
         || part(0, b"\x89PNG\r\n\x1a\n")
         || (part(0, b"RIFF") && part(8, b"WEBP"))

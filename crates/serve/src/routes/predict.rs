@@ -77,11 +77,13 @@ impl Told {
         let logits: Vec<&[f32]> = found.logits.iter().map(Vec::as_slice).collect();
         let prediction = Prediction::of(&logits, 1.0, classes, top);
         let calibrated = temperature.map(|temperature| {
-            let Prediction { top, entropy, .. } = Prediction::of(&logits, temperature, classes, top);
+            let Prediction { top, entropy, .. } =
+                Prediction::of(&logits, temperature, classes, top);
             Calibrated { temperature, top, entropy }
         });
         let ood_score = options.ood_score.of(&logits, &mean_softmax(&logits, 1.0));
-        let best = calibrated.as_ref().map_or(&prediction.top, |calibrated| &calibrated.top).first();
+        let best =
+            calibrated.as_ref().map_or(&prediction.top, |calibrated| &calibrated.top).first();
         Self {
             label: best.map(|best| best.class.clone()).unwrap_or_default(),
             probability: best.map_or(0.0, |best| best.probability),
@@ -105,9 +107,9 @@ fn labels(facts: &Facts, wishes: &Wishes) -> Result<Option<LabelNames>> {
     let name = &facts.name;
     match (facts.task, wishes.labels.is_empty()) {
         (Task::Pixels, _) => wrong(format!("{name} labels pixels, not images; ask for /segment")),
-        (Task::Classes, false) => {
-            wrong(format!("{name} does not compare images with texts; it has classes of its own, no labels"))
-        }
+        (Task::Classes, false) => wrong(format!(
+            "{name} does not compare images with texts; it has classes of its own, no labels"
+        )),
         (Task::Classes, true) if facts.classes.is_empty() => {
             wrong(format!("{name} has no classifier"))
         }
@@ -119,7 +121,10 @@ fn labels(facts: &Facts, wishes: &Wishes) -> Result<Option<LabelNames>> {
     }
 }
 
-pub(super) async fn predict(State(server): State<Arc<Server>>, request: Request) -> Result<Response> {
+pub(super) async fn predict(
+    State(server): State<Arc<Server>>,
+    request: Request,
+) -> Result<Response> {
     let arrived = server.arrived(request).await?;
     let wishes = Wishes::of(&arrived, &server.options)?.with_images()?;
     let model = server.model(wishes.model.as_deref())?;

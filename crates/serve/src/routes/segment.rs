@@ -37,7 +37,10 @@ fn check(facts: &Facts) -> Result<()> {
 
 /// Answers with a mask whose values are classes, or with `overlay` the picture under its classes' colours. How much of
 /// the picture each class has, and how sure that is, is said in a header.
-pub(super) async fn segment(State(server): State<Arc<Server>>, request: Request) -> Result<Response> {
+pub(super) async fn segment(
+    State(server): State<Arc<Server>>,
+    request: Request,
+) -> Result<Response> {
     let arrived = server.arrived(request).await?;
     let wishes = Wishes::of(&arrived, &server.options)?.with_images()?;
     if wishes.images.len() > 1 {
@@ -51,7 +54,8 @@ pub(super) async fn segment(State(server): State<Arc<Server>>, request: Request)
         Ok(vec![to_segment(decoded(&image, 0)?, &live.facts)?])
     };
     let original = wishes.images[0].clone();
-    let Answered { live, mut answers, timing } = server.ask(model, 1, wishes.deadline, prepare).await?;
+    let Answered { live, mut answers, timing } =
+        server.ask(model, 1, wishes.deadline, prepare).await?;
     let Some(Answer::Pixels(map)) = answers.pop() else {
         return Err(ServeError::Failed("the model has no answer to this".to_owned()));
     };

@@ -58,7 +58,11 @@ fn many_that_hang_up_in_the_middle_cost_nothing() {
 #[test]
 fn what_is_no_http_is_answered_or_closed() {
     let running = Running::with(quick());
-    for bytes in [&b"\x16\x03\x01\x02\0"[..], b"GET\r\n\r\n", b"POST /predict HTTP/1.1\r\nContent-Length: x\r\n\r\n"] {
+    for bytes in [
+        &b"\x16\x03\x01\x02\0"[..],
+        b"GET\r\n\r\n",
+        b"POST /predict HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ] {
         let mut stream = TcpStream::connect(running.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.write_all(bytes).unwrap();

@@ -22,15 +22,21 @@ const ROUTES: [&str; 7] = [
     "/v2/repository/index",
     "/v2/repository/models/one/load",
 ];
-const KINDS: [&str; 5] =
-    ["image/png", "application/json", "multipart/form-data; boundary=b", "application/octet-stream", ""];
+const KINDS: [&str; 5] = [
+    "image/png",
+    "application/json",
+    "multipart/form-data; boundary=b",
+    "application/octet-stream",
+    "",
+];
 
 /// Right bodies to begin with.
 fn seeds() -> Vec<Vec<u8>> {
     let image = BASE64_STANDARD.encode(png(1));
     let form = b"--b\r\nContent-Disposition: form-data; name=\"image\"; filename=\"x\"\r\n\r\nxx\r\n--b--\r\n";
     let input = json!({ "name": "image", "shape": [1], "datatype": "BYTES", "data": [image] });
-    let tensor = json!({ "name": "image", "shape": [1, 2, 2, 3], "datatype": "UINT8", "data": vec![1; 12] });
+    let tensor =
+        json!({ "name": "image", "shape": [1, 2, 2, 3], "datatype": "UINT8", "data": vec![1; 12] });
     vec![
         png(1),
         form.to_vec(),
@@ -51,7 +57,13 @@ fn whatever_comes_is_answered_or_refused() {
         config.cases = 300;
     }
     let change = (any::<prop::sample::Index>(), any::<u8>(), 0..3_u8);
-    let input = (0..ROUTES.len(), 0..KINDS.len(), 0..=seeds.len(), vec(change, 0..6), vec(any::<u8>(), 0..300));
+    let input = (
+        0..ROUTES.len(),
+        0..KINDS.len(),
+        0..=seeds.len(),
+        vec(change, 0..6),
+        vec(any::<u8>(), 0..300),
+    );
     let result = TestRunner::new(config).run(&input, |(route, kind, seed, changes, random)| {
         let mut body = seeds.get(seed).cloned().unwrap_or(random);
         for (place, byte, how) in changes {
@@ -66,11 +78,18 @@ fn whatever_comes_is_answered_or_refused() {
             }
         }
         let half = (body.len() / 2).to_string();
-        let headers = [("Content-Type", KINDS[kind]), ("Inference-Header-Content-Length", half.as_str())];
+        let headers =
+            [("Content-Type", KINDS[kind]), ("Inference-Header-Content-Length", half.as_str())];
         // Half of them say that their JSON ends in the middle.
         let headers = if body.len().is_multiple_of(2) { &headers[..1] } else { &headers[..] };
         let reply = send(running.address, "POST", ROUTES[route], headers, &body);
-        prop_assert!(reply.status < 500, "{} says {}: {}", ROUTES[route], reply.status, reply.text());
+        prop_assert!(
+            reply.status < 500,
+            "{} says {}: {}",
+            ROUTES[route],
+            reply.status,
+            reply.text()
+        );
         Ok(())
     });
     result.unwrap();

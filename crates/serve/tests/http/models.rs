@@ -1,10 +1,6 @@
 //! Small models, and servers around them.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use burn::tensor::Device;
 use omma_base::Seed;

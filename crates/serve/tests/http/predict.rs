@@ -15,10 +15,15 @@ use crate::{
 fn form(images: &[Vec<u8>], fields: &[(&str, &str)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (name, value) in fields {
-        body.extend(format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n").bytes());
+        body.extend(
+            format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+                .bytes(),
+        );
     }
     for image in images {
-        body.extend(b"--b\r\nContent-Disposition: form-data; name=\"image\"; filename=\"x\"\r\n\r\n");
+        body.extend(
+            b"--b\r\nContent-Disposition: form-data; name=\"image\"; filename=\"x\"\r\n\r\n",
+        );
         body.extend(image);
         body.extend(b"\r\n");
     }
@@ -66,9 +71,11 @@ fn a_temperature_and_a_threshold_are_used() {
     let one = || Ok(Subject { temperature: Some(2.0), ..subject(system(&[], 3)) });
     let options = Options { ood_threshold: Some(0.0), ..quick() };
     let running = Running::of(vec![("one".to_owned(), load(one))], options, None);
-    let told = post(running.address, "/predict", "image/png", &png(1)).json()["predictions"][0].clone();
+    let told =
+        post(running.address, "/predict", "image/png", &png(1)).json()["predictions"][0].clone();
     assert_eq!(told["calibrated"]["temperature"], 2.0);
-    let (plain, scaled) = (&told["top"][0]["probability"], &told["calibrated"]["top"][0]["probability"]);
+    let (plain, scaled) =
+        (&told["top"][0]["probability"], &told["calibrated"]["top"][0]["probability"]);
     assert!(scaled.as_f64() < plain.as_f64(), "a temperature above 1 makes less sure: {told}");
     assert_eq!(told["probability"], *scaled);
     assert_eq!(told["is_ood"], true);
@@ -80,7 +87,8 @@ fn models_are_asked_by_their_names() {
     let models = vec![("a".to_owned(), of(3)), ("b".to_owned(), of(4))];
     let running = Running::of(models, quick(), None);
     let ask = |path: &str| post(running.address, path, "image/png", &png(1));
-    let [first, a, b] = ["/predict", "/predict?model=a", "/predict?model=b"].map(|path| ask(path).json());
+    let [first, a, b] =
+        ["/predict", "/predict?model=a", "/predict?model=b"].map(|path| ask(path).json());
     assert_eq!(first["predictions"], a["predictions"]);
     assert_ne!(a["predictions"], b["predictions"]);
     let none = ask("/predict?model=c");

@@ -10,7 +10,12 @@ use crate::{
 };
 
 fn infer(running: &Running, request: &Value) -> Reply {
-    post(running.address, "/v2/models/one/infer", "application/json", request.to_string().as_bytes())
+    post(
+        running.address,
+        "/v2/models/one/infer",
+        "application/json",
+        request.to_string().as_bytes(),
+    )
 }
 
 fn output<'a>(reply: &'a Value, name: &str) -> &'a Value {
@@ -21,12 +26,20 @@ fn output<'a>(reply: &'a Value, name: &str) -> &'a Value {
 #[test]
 fn the_server_and_its_models_say_what_they_are() {
     let running = Running::with(quick());
-    for path in ["/v2/health/live", "/v2/health/ready", "/v2/models/one/ready", "/v2/models/one/versions/1/ready"] {
+    for path in [
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/one/ready",
+        "/v2/models/one/versions/1/ready",
+    ] {
         assert_eq!(get(running.address, path).status, 200, "{path}");
     }
     assert_eq!(get(running.address, "/v2").json()["name"], "omma");
     let model = get(running.address, "/v2/models/one").json();
-    assert_eq!(model["inputs"][0], json!({ "name": "image", "datatype": "FP32", "shape": [-1, 16, 16, 3] }));
+    assert_eq!(
+        model["inputs"][0],
+        json!({ "name": "image", "datatype": "FP32", "shape": [-1, 16, 16, 3] })
+    );
     assert_eq!(model["outputs"][0]["shape"], json!([-1, 10]));
     assert_eq!(get(running.address, "/v2/models/two").status, 404);
     assert_eq!(get(running.address, "/v2/models/one/versions/9").status, 404);
@@ -52,7 +65,8 @@ fn files_pixels_and_json_have_the_answer_of_predict() {
     assert!((entropy - told["entropy"].as_f64().unwrap()).abs() < 1e-6);
     let probabilities = output(&files, "probabilities");
     assert_eq!(probabilities["shape"], json!([1, 10]));
-    let sum: f64 = probabilities["data"].as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).sum();
+    let sum: f64 =
+        probabilities["data"].as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).sum();
     assert!((sum - 1.0).abs() < 1e-5);
     assert_eq!(output(&files, "logits")["shape"], json!([1, 2, 10]));
 }
@@ -75,7 +89,8 @@ fn bytes_behind_the_json_are_tensors_in_both_directions() {
     let body = [head.as_bytes(), &bytes].concat();
     let reply = send(running.address, "POST", "/v2/models/one/infer", &headers, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let json_length: usize = reply.header("inference-header-content-length").unwrap().parse().unwrap();
+    let json_length: usize =
+        reply.header("inference-header-content-length").unwrap().parse().unwrap();
     let head: Value = serde_json::from_slice(&reply.body[..json_length]).unwrap();
     assert_eq!(head["outputs"].as_array().unwrap().len(), 2);
     assert_eq!(head["outputs"][0]["parameters"]["binary_data_size"], 2 * 10 * 4);
@@ -104,7 +119,8 @@ fn tensors_that_do_not_fit_are_refused() {
     assert_eq!(status(json!([0, 16, 16, 3]), "FP32", json!([]), "image"), 422);
     assert_eq!(status(json!([1, 0, 16, 3]), "UINT8", json!([]), "image"), 422);
     assert_eq!(status(json!([1]), "INT64", json!([1]), "image"), 422);
-    let input = json!({ "name": "image", "shape": [1, 16, 16, 3], "datatype": "FP32", "data": grey });
+    let input =
+        json!({ "name": "image", "shape": [1, 16, 16, 3], "datatype": "FP32", "data": grey });
     let unknown = json!({ "inputs": [input], "outputs": [{ "name": "nothing" }] });
     assert_eq!(infer(&running, &unknown).status, 422);
     assert_eq!(infer(&running, &json!({ "inputs": [] })).status, 422);
@@ -112,9 +128,11 @@ fn tensors_that_do_not_fit_are_refused() {
 
 #[test]
 fn a_model_that_labels_pixels_answers_with_masks() {
-    let running = Running::of(vec![("one".to_owned(), load(|| Ok(subject(segmenter()))))], quick(), None);
+    let running =
+        Running::of(vec![("one".to_owned(), load(|| Ok(subject(segmenter()))))], quick(), None);
     let encoded = BASE64_STANDARD.encode(png(1));
-    let input = json!({ "name": "image", "shape": [2], "datatype": "BYTES", "data": [encoded, encoded] });
+    let input =
+        json!({ "name": "image", "shape": [2], "datatype": "BYTES", "data": [encoded, encoded] });
     let reply = infer(&running, &json!({ "inputs": [input] })).json();
     assert_eq!(output(&reply, "mask")["shape"], json!([2, 20, 24]));
 }

@@ -53,7 +53,8 @@ fn every_request_has_a_line_and_an_id() {
 
 #[test]
 fn metrics_tell_requests_batches_experts_and_their_drift() {
-    let training = vec![ExpertLoad { part: "one".to_owned(), block: 1, load: vec![1.0, 0.0, 0.0, 0.0] }];
+    let training =
+        vec![ExpertLoad { part: "one".to_owned(), block: 1, load: vec![1.0, 0.0, 0.0, 0.0] }];
     let one = move || Ok(Subject { training: training.clone(), ..subject(system(&[], 3)) });
     let running = Running::of(vec![("one".to_owned(), load(one))], quick(), None);
     for number in 0..3 {
@@ -100,8 +101,10 @@ fn the_page_is_one_file_that_asks_nobody_else() {
 fn the_document_has_every_route_and_no_other() {
     let running = Running::with(quick());
     let document = get(running.address, "/openapi.json").json();
-    let written: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
-    let sources = [include_str!("../../src/routes/mod.rs"), include_str!("../../src/protocol/mod.rs")];
+    let written: BTreeSet<String> =
+        document["paths"].as_object().unwrap().keys().cloned().collect();
+    let sources =
+        [include_str!("../../src/routes/mod.rs"), include_str!("../../src/protocol/mod.rs")];
     let mut routes = BTreeSet::new();
     for line in sources.iter().flat_map(|source| source.lines()) {
         if let Some(rest) = line.trim().strip_prefix(".route(\"") {

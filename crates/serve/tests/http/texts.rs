@@ -48,8 +48,12 @@ fn images_and_texts_become_vectors_of_length_one() {
     let image = post(running.address, "/embed", "image/png", &png(1)).json();
     let body = json!({ "texts": ["a red star", "a blue ring"] }).to_string();
     let texts = post(running.address, "/embed", "application/json", body.as_bytes()).json();
-    let rows: Vec<&Value> = image["embeddings"].as_array().unwrap().iter()
-        .chain(texts["embeddings"].as_array().unwrap()).collect();
+    let rows: Vec<&Value> = image["embeddings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .chain(texts["embeddings"].as_array().unwrap())
+        .collect();
     assert_eq!(rows.len(), 3);
     for row in rows {
         let row = numbers(row);
@@ -62,10 +66,17 @@ fn images_and_texts_become_vectors_of_length_one() {
 fn photos_are_found_by_a_text_and_by_an_image() {
     let running = running();
     let found = post(running.address, "/search?text=a%20red%20star&top=1", "", b"").json();
-    assert_eq!((found["photos"].as_u64(), found["results"].as_array().unwrap().len()), (Some(2), 1));
+    assert_eq!(
+        (found["photos"].as_u64(), found["results"].as_array().unwrap().len()),
+        (Some(2), 1)
+    );
     let found = post(running.address, "/search", "image/png", &png(1)).json();
-    let scores: Vec<f64> =
-        found["results"].as_array().unwrap().iter().map(|hit| hit["score"].as_f64().unwrap()).collect();
+    let scores: Vec<f64> = found["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|hit| hit["score"].as_f64().unwrap())
+        .collect();
     assert!(scores.len() == 2 && scores[0] >= scores[1]);
     let both = post(running.address, "/search?text=x", "image/png", &png(1));
     assert_eq!(both.status, 422);

@@ -1,12 +1,12 @@
 //! Many at once: batches, full queues, deadlines, and the end.
 
+use std::io::Write;
 use std::{
     net::TcpStream,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
-use std::io::Write;
 
 use omma_serve::{Batching, Options};
 use serde_json::Value;
@@ -26,12 +26,15 @@ fn patient(max_batch: usize, max_queue: usize) -> Options {
 fn an_image_has_the_same_answer_alone_and_among_others() {
     let alone = Running::with(quick());
     let one = |number| post(alone.address, "/predict?experts=true", "image/png", &png(number));
-    let expected: Vec<Value> = (0..8).map(|number| one(number).json()["predictions"].clone()).collect();
+    let expected: Vec<Value> =
+        (0..8).map(|number| one(number).json()["predictions"].clone()).collect();
     let together = Running::with(patient(8, 8));
     let address = together.address;
     let found: Vec<Value> = thread::scope(|scope| {
         let ask = |number| {
-            scope.spawn(move || post(address, "/predict?experts=true", "image/png", &png(number)).json())
+            scope.spawn(move || {
+                post(address, "/predict?experts=true", "image/png", &png(number)).json()
+            })
         };
         let all: Vec<_> = (0..8).map(ask).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
@@ -47,8 +50,10 @@ fn a_full_queue_says_come_back_and_who_waits_is_answered() {
     let running = Running::with(patient(3, 2));
     let address = running.address;
     thread::scope(|scope| {
-        let waiting = scope.spawn(move || post(address, "/predict?timeout_ms=1500", "image/png", &png(1)).status);
-        let also = scope.spawn(move || post(address, "/predict?timeout_ms=1500", "image/png", &png(2)).status);
+        let waiting = scope
+            .spawn(move || post(address, "/predict?timeout_ms=1500", "image/png", &png(1)).status);
+        let also = scope
+            .spawn(move || post(address, "/predict?timeout_ms=1500", "image/png", &png(2)).status);
         until(|| get(address, "/metrics").text().contains("omma_in_flight 3"));
         thread::sleep(Duration::from_millis(200));
         let refused = post(address, "/predict", "image/png", &png(3));
@@ -79,7 +84,8 @@ fn what_is_late_is_not_computed() {
             .collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    let batches: Vec<_> = found.iter().map(|reply| reply.json()["timing"]["batch"].clone()).collect();
+    let batches: Vec<_> =
+        found.iter().map(|reply| reply.json()["timing"]["batch"].clone()).collect();
     // The late one took a place of the first full batch, but was not in it.
     assert!(batches.iter().all(|batch| batch.as_u64().unwrap() <= 2), "{batches:?}");
     assert!(get(address, "/metrics").text().contains("omma_images_total{model=\"one\"} 2"));
