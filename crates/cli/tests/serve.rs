@@ -38,7 +38,9 @@ fn omma(folder: &Path, arguments: &[&str]) -> Command {
 
 fn trained(folder: &Path, name: &str, seed: &str) {
     let mut command = omma(folder, &["--quiet", "train", "vmoe", "--run", name, "--seed", seed]);
-    SMALL.iter().for_each(|setting| drop(command.args(["--set", setting])));
+    for setting in SMALL {
+        command.args(["--set", setting]);
+    }
     assert!(command.stdout(Stdio::null()).status().unwrap().success());
 }
 

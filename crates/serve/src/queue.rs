@@ -99,6 +99,13 @@ struct Waiting<O> {
     reply: oneshot::Sender<Result<Done<O>, Refused>>,
 }
 
+impl<I, O> State<I, O> {
+    /// What nobody waits for any more takes no place, and is no company.
+    fn forget(&mut self) {
+        self.jobs.retain(|job| !job.reply.is_closed());
+    }
+}
+
 impl<I, O> Queue<I, O> {
     pub(crate) fn new(batching: Batching) -> Arc<Self> {
         let jobs = VecDeque::with_capacity(batching.max_queue);
@@ -113,6 +120,7 @@ impl<I, O> Queue<I, O> {
     /// So many places, or none.
     pub(crate) fn reserve(self: &Arc<Self>, places: usize) -> Result<Places<I, O>, Refused> {
         let mut state = self.state();
+        state.forget();
         let taken = state.jobs.len() + state.reserved;
         match (state.closed, taken + places > self.batching.max_queue) {
             (true, _) => Err(Refused::Closed),
@@ -147,6 +155,7 @@ impl<I, O> Queue<I, O> {
         let Batching { max_batch, max_delay, .. } = self.batching;
         let mut state = self.state();
         loop {
+            state.forget();
             let Some(first) = state.jobs.front() else {
                 if state.closed {
                     return None;
@@ -290,6 +299,7 @@ mod tests {
         drop(ask(&queue, 1));
         let mut late = queue.reserve(1).unwrap().fill(2, Instant::now());
         let _kept = ask(&queue, 3);
+        assert_eq!(queue.state().jobs.len(), 2, "what is gone takes no place");
         assert_eq!(queue.take().unwrap().inputs, [3]);
         assert_eq!(late.try_recv().unwrap().err(), Some(Refused::Late));
     }
