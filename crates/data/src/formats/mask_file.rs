@@ -31,11 +31,7 @@ pub fn write_mask(
 ///
 /// - `pixels`: `[H, W]`, at least one
 /// - `colour`: of a class
-pub fn mask_png(
-    pixels: &[u8],
-    resolution: Resolution,
-    colour: impl Fn(u8) -> [u8; 3],
-) -> Vec<u8> {
+pub fn mask_png(pixels: &[u8], resolution: Resolution, colour: impl Fn(u8) -> [u8; 3]) -> Vec<u8> {
     let Resolution { height, width } = resolution;
     let mut file = Vec::new();
     let mut encoder = Encoder::new(&mut file, width as u32, height as u32);
