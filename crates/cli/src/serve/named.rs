@@ -108,7 +108,7 @@ mod tests {
         let path = folder.path().join("lr=1+2");
         std::fs::create_dir(&path).unwrap();
         let text = path.display().to_string();
-        assert_eq!(Named::parse(&format!("m={text}")).unwrap().paths, [path.clone()]);
+        assert_eq!(Named::parse(&format!("m={text}")).unwrap().paths, [path]);
         assert!(Named::parse(&text).unwrap_err().to_string().contains("NAME="));
     }
 }
