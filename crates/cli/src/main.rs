@@ -18,6 +18,7 @@ mod progress;
 mod resolution;
 mod screen;
 mod search;
+mod serve;
 mod study;
 mod subject;
 mod subset;
@@ -36,7 +37,7 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// Vision mixtures of experts: train, evaluate, compare, predict, search, convert, upcycle, adapt, average,
+/// Vision mixtures of experts: train, evaluate, compare, predict, search, serve, convert, upcycle, adapt, average,
 /// prune, thin, inspect.
 #[derive(Parser)]
 #[command(name = "omma", version, propagate_version = true)]
@@ -64,6 +65,7 @@ enum Command {
     Predict(commands::predict::Predict),
     Embed(commands::embed::Embed),
     Search(commands::search::Search),
+    Serve(commands::serve::Serve),
     Probe(commands::probe::Probe),
     Compare(commands::compare::Compare),
     Study(commands::study::StudyCommand),
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         Command::Predict(command) => command.run(&device),
         Command::Embed(command) => command.run(&device),
         Command::Search(command) => command.run(&device),
+        Command::Serve(command) => command.run(&device),
         Command::Probe(command) => command.run(&device),
         Command::Compare(command) => command.run(&device),
         Command::Study(command) => command.run(),

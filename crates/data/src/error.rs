@@ -17,6 +17,8 @@ pub enum DataError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} is not an image that can be read: {why}")]
     NotAnImage { path: PathBuf, why: String },
+    #[error("{path} is larger than any image that is read: {why}")]
+    TooManyPixels { path: PathBuf, why: String },
     #[error("{path}: {why}")]
     Format { path: PathBuf, why: String },
     #[error("{0}")]

@@ -58,7 +58,9 @@ impl Picture {
         let reader = reader.with_guessed_format().map_err(|error| fault(error.to_string()))?;
         let mut decoder = reader.into_decoder().map_err(image_fault)?;
         let (width, height) = decoder.dimensions();
-        allowed.check_pixels(width.into(), height.into()).map_err(fault)?;
+        allowed
+            .check_pixels(width.into(), height.into())
+            .map_err(|why| DataError::TooManyPixels { path: name.into(), why })?;
         // A note that cannot be read turns nothing.
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
         let mut decoded = DynamicImage::from_decoder(decoder).map_err(image_fault)?;
@@ -83,16 +85,26 @@ impl Picture {
 
     /// Loses nothing, unlike JPEG.
     pub fn save_png(&self, path: &Path) -> Result<()> {
-        let fault = |why: String| DataError::Format { path: path.into(), why };
-        image::save_buffer_with_format(
-            path,
+        let fault = |error: image::ImageError| DataError::Format {
+            path: path.into(),
+            why: error.to_string(),
+        };
+        let bytes = self.png().map_err(fault)?;
+        std::fs::write(path, bytes).map_err(DataError::io(path))
+    }
+
+    /// The bytes of a PNG file; fails for a picture without pixels.
+    pub fn png(&self) -> image::ImageResult<Vec<u8>> {
+        let mut bytes = std::io::Cursor::new(Vec::new());
+        image::write_buffer_with_format(
+            &mut bytes,
             &self.pixels,
             self.width as u32,
             self.height as u32,
             image::ColorType::Rgb8,
             image::ImageFormat::Png,
-        )
-        .map_err(|error| fault(error.to_string()))
+        )?;
+        Ok(bytes.into_inner())
     }
 
     /// Red, green and blue at a place.

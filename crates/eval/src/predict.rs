@@ -35,6 +35,19 @@ pub struct Prediction {
     pub members: usize,
 }
 
+impl Prediction {
+    /// Of one image, with at most `top` classes.
+    ///
+    /// - `logits`: `[M]` of `[classes]`
+    /// - `temperature`: what these are divided by; 1 for a prediction as it is
+    /// - `names`: of the classes; numbers where it is too short
+    pub fn of(logits: &[&[f32]], temperature: f64, names: &[String], top: usize) -> Self {
+        let members: Vec<Vec<f64>> =
+            logits.iter().map(|logits| softmax(logits, temperature)).collect();
+        prediction(&members, names, top)
+    }
+}
+
 /// The likeliest classes of pictures, at most `top` each.
 ///
 /// - `before`: pictures that came before these; what is drawn for predictions follows from it
@@ -57,9 +70,8 @@ pub fn predict(
         return Err(EvalError::NotFinite { model, data, index });
     }
     let predictions = (0..pictures.len()).map(|image| {
-        let members: Vec<Vec<f64>> =
-            outputs.of_image(image).map(|logits| softmax(logits, 1.0)).collect();
-        prediction(&members, names, top)
+        let logits: Vec<&[f32]> = outputs.of_image(image).collect();
+        Prediction::of(&logits, 1.0, names, top)
     });
     Ok(predictions.collect())
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use omma_base::Seed;
 use omma_data::{
-    Dataset, Sample, Shared,
+    Batch, Dataset, Sample, Shared,
     text::{TextCounts, Tokenizer},
 };
 use omma_model::{ModelError, TextConfig, VisionTransformer, text_tensor};
+use omma_routing::Routing;
 
 use crate::{
     error::{EvalError, Result},
@@ -73,6 +74,14 @@ impl<'a> Reader<'a> {
         self.device
     }
 
+    /// The images of a batch as vectors, `[B, E]`, and who went where on the way. The batch gives its pixels away.
+    pub fn images(&self, batch: &mut Batch) -> Result<(Embeddings, Vec<(usize, Routing)>)> {
+        let first = batch.indices.first().copied().unwrap_or_default();
+        let mode = self.model.config().prediction_mode(seed("images", first));
+        let embedded = self.model.embed_images(images_of(batch, self.device), &mode)?;
+        Ok((Embeddings::of(embedded.embeddings), embedded.routings))
+    }
+
     /// Texts as vectors, `[T, E]`, and what became of them on their way to tokens.
     ///
     /// - `batch`: texts per forward pass
@@ -132,11 +141,8 @@ impl<'a> Reader<'a> {
         watcher.begins("images", data.len());
         let mut found = EmbeddedData::default();
         source.batches(pixels_for(&self.model.config().image), batch, watcher, |batch| {
-            let first = batch.indices.first().copied().unwrap_or_default();
-            let mode = self.model.config().prediction_mode(seed("images", first));
             let indices = batch.indices.clone();
-            let embedded = self.model.embed_images(images_of(batch, self.device), &mode)?;
-            let embedded = Embeddings::of(embedded.embeddings);
+            let (embedded, _) = self.images(batch)?;
             if let Some(place) = embedded.first_broken() {
                 let (model, data) = ("the model".to_owned(), images.name.clone());
                 return Err(EvalError::NotFinite { model, data, index: indices[place] });

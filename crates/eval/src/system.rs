@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// One model, or a deep ensemble of several. Either way it has members, each with predictions of its own.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct System {
     names: Vec<String>,
     ensemble: DeepEnsemble,
@@ -84,7 +84,7 @@ impl Outputs {
     }
 
     /// The first image with an output that is not a number.
-    pub(crate) fn first_broken(&self) -> Option<usize> {
+    pub fn first_broken(&self) -> Option<usize> {
         let broken = |row: &&[f32]| row.iter().any(|value| !value.is_finite());
         (0..self.images).find(|image| self.of_image(*image).any(|row| broken(&row)))
     }
@@ -205,7 +205,7 @@ impl System {
 
     /// Its model as one that compares images with texts; nothing where it does not, or is one of several: images
     /// of different models lie in different spaces.
-    pub(crate) fn reader(&self) -> Result<Option<Reader<'_>>> {
+    pub fn reader(&self) -> Result<Option<Reader<'_>>> {
         match self.ensemble.models() {
             [one] if one.reads() && self.tokenizers[0].is_some() => self.reader_of(0).map(Some),
             _ => Ok(None),
@@ -241,11 +241,12 @@ impl System {
     }
 
     /// Its models' names, joined.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         self.names.join(" + ")
     }
 
-    pub(crate) fn names(&self) -> &[String] {
+    /// Its models' names.
+    pub fn names(&self) -> &[String] {
         &self.names
     }
 
@@ -255,12 +256,12 @@ impl System {
     }
 
     /// Predictions per image, `M`.
-    pub(crate) fn members(&self) -> usize {
+    pub fn members(&self) -> usize {
         self.models().map(|model| model.config().members()).sum()
     }
 
     /// Classes that are told apart; 0 without a classifier.
-    pub(crate) fn classes(&self) -> usize {
+    pub fn classes(&self) -> usize {
         self.judged.as_ref().map_or_else(|| self.ensemble.models()[0].config().classes(), Vec::len)
     }
 
@@ -396,7 +397,8 @@ impl System {
         &self.device
     }
 
-    pub(crate) fn models(&self) -> impl Iterator<Item = &VisionTransformer> {
+    /// Its models.
+    pub fn models(&self) -> impl Iterator<Item = &VisionTransformer> {
         self.ensemble.models().iter()
     }
 }

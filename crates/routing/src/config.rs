@@ -184,6 +184,27 @@ impl RouterConfig {
         }
     }
 
+    /// Why the route of an image may depend on the images that it shares a batch with, in predictions that are
+    /// not drawn; nothing where it does not.
+    pub fn depends_on_batch(&self) -> Option<&'static str> {
+        if self.grouping == Grouping::Images(1) {
+            return None;
+        }
+        match (&self.allocation, &self.affinity) {
+            (Allocation::Soft(_), _) => Some("slots are mixed of the tokens of several images"),
+            (Allocation::ExpertChoice(_), _) => {
+                Some("experts choose among the tokens of several images")
+            }
+            (Allocation::TokenChoice(choice), _) if choice.inference_capacity.is_some() => {
+                Some("the tokens of several images compete for room at the experts")
+            }
+            (Allocation::TokenChoice(_), Affinity::Softmax) => None,
+            (Allocation::TokenChoice(_), Affinity::Sinkhorn(_) | Affinity::SparseTransport(_)) => {
+                Some("a transport plan is made for the tokens of several images")
+            }
+        }
+    }
+
     /// Fails on a configuration that cannot route anything, or whose parts contradict each other.
     pub fn check(&self) -> Result<()> {
         let gates = self.gates()?;

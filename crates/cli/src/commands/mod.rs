@@ -18,6 +18,7 @@ pub(crate) mod prune;
 pub(crate) mod recipes;
 pub(crate) mod routes;
 pub(crate) mod search;
+pub(crate) mod serve;
 pub(crate) mod soup;
 pub(crate) mod study;
 pub(crate) mod sweep;

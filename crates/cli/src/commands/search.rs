@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -11,12 +10,10 @@ use burn::tensor::{Device, Tensor, TensorData};
 use clap::Args;
 use omma_base::files::write_atomically;
 use omma_data::Picture;
-use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::{
-    screen::Activity,
-    search::{Embedder, Hit, Index, Photo, best, page, photos_below},
+    search::{Collection, Embedder, Hit, Index, best, page, photos_below},
     table::{grouped, note, say, say_json},
 };
 
@@ -59,10 +56,6 @@ pub(crate) struct Search {
     json: bool,
 }
 
-/// Files that are named when they cannot be read; more are only counted.
-const NAMED: usize = 20;
-/// How often an index that is being made is kept, so that little is lost.
-const KEEP_EVERY: Duration = Duration::from_secs(30);
 /// The longest bar of a score.
 const BAR: usize = 20;
 
@@ -85,13 +78,6 @@ struct Found {
     score: f32,
 }
 
-/// A folder's photos, brought up to date.
-struct Collection {
-    index: Index,
-    embedded: usize,
-    removed: usize,
-}
-
 impl Search {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
         let (query, folder) = self.query_and_folder()?;
@@ -110,7 +96,9 @@ impl Search {
             Some(path) => embedder.pictures(&[embedder.fitted(&Picture::open(path)?)])?,
             None => embedder.texts(std::slice::from_ref(&query), 1)?,
         };
-        let Collection { index, embedded, removed } = self.collect(&embedder, &folder, photos)?;
+        let (batch, keeps) = (self.batch.into(), !self.no_index);
+        let Collection { index, embedded, removed } =
+            Collection::of(&embedder, &folder, photos, batch, keeps)?;
         if index.photos.is_empty() {
             let all = grouped(index.unreadable.len() as u64);
             bail!("none of {all} files below {} could be read as an image", folder.display());
@@ -165,96 +153,6 @@ impl Search {
             bail!("{} is not a folder with photos", folder.display());
         }
         Ok((query, folder))
-    }
-
-    /// The vectors of all photos: those that are kept, and of the rest now.
-    fn collect(
-        &self,
-        embedder: &Embedder,
-        folder: &Path,
-        photos: Vec<Photo>,
-    ) -> Result<Collection> {
-        let width = embedder.width();
-        let kept = match self.no_index {
-            true => Ok(None),
-            false => Index::read(folder, &embedder.identity, width),
-        };
-        let kept = kept.unwrap_or_else(|error| {
-            note(format!("{error:#}; it is made again"));
-            None
-        });
-        let before = kept.as_ref().map_or(0, |index| index.photos.len() + index.unreadable.len());
-        let names: std::collections::HashSet<String> = match &kept {
-            Some(index) => {
-                let all = index.photos.iter().chain(&index.unreadable);
-                all.map(|photo| photo.name.clone()).collect()
-            }
-            None => Default::default(),
-        };
-        let still = photos.iter().filter(|photo| names.contains(&photo.name)).count();
-        let removed = before - still;
-        let (mut index, fresh) = kept.unwrap_or_default().split(photos, width);
-        let embedded = fresh.len();
-        if embedded > 0 {
-            self.look_at(embedder, folder, fresh, &mut index)?;
-            index = index.sorted(width);
-        }
-        if (embedded > 0 || removed > 0) && !self.no_index {
-            keep(&index, folder, &embedder.identity);
-        }
-        Ok(Collection { index, embedded, removed })
-    }
-
-    fn look_at(
-        &self,
-        embedder: &Embedder,
-        folder: &Path,
-        fresh: Vec<Photo>,
-        index: &mut Index,
-    ) -> Result<()> {
-        let activity = Activity::counted("photos", "photo", 0, fresh.len() as u64);
-        let (mut kept, mut refused) = (Instant::now(), 0);
-        for batch in fresh.chunks(self.batch.into()) {
-            let open = |photo: &Photo| {
-                Picture::open(&folder.join(&photo.name)).map(|picture| embedder.fitted(&picture))
-            };
-            let opened: Vec<_> = batch.par_iter().map(open).collect();
-            let mut pictures = Vec::with_capacity(batch.len());
-            for (photo, opened) in batch.iter().zip(opened) {
-                match opened {
-                    Ok(picture) => {
-                        pictures.push(picture);
-                        index.photos.push(photo.clone());
-                    }
-                    Err(error) => {
-                        if refused < NAMED {
-                            note(format!("left out: {error}"));
-                        }
-                        refused += 1;
-                        index.unreadable.push(photo.clone());
-                    }
-                }
-            }
-            index.vectors.extend(embedder.pictures(&pictures)?);
-            activity.add(batch.len() as u64);
-            if kept.elapsed() > KEEP_EVERY && !self.no_index {
-                // Said once, at the end.
-                let _ = index.write(folder, &embedder.identity);
-                kept = Instant::now();
-            }
-        }
-        drop(activity);
-        if refused > 0 {
-            let (bad, all) = (grouped(refused as u64), grouped(fresh.len() as u64));
-            note(format!("{bad} of {all} files could not be read and were left out"));
-        }
-        Ok(())
-    }
-}
-
-fn keep(index: &Index, folder: &Path, model: &str) {
-    if let Err(error) = index.write(folder, model) {
-        note(format!("nothing is kept for the next time: {}: {error}", folder.display()));
     }
 }
 

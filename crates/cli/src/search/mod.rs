@@ -1,10 +1,12 @@
 //! Images and texts as vectors that can be compared, and photos found by them.
 
+mod collection;
 mod embedder;
 mod index;
 mod page;
 
 pub(crate) use self::{
+    collection::Collection,
     embedder::Embedder,
     index::{Index, Photo, photos_below},
     page::page,

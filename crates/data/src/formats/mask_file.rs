@@ -1,10 +1,6 @@
 //! A mask in a file: a value per pixel, as it was written.
 
-use std::{
-    fs::File,
-    io::{BufWriter, Cursor},
-    path::Path,
-};
+use std::{io::Cursor, path::Path};
 
 use omma_base::{Limits, Resolution, files::read_regular};
 use png::{BitDepth, ColorType, Decoder, Encoder, Transformations};
@@ -18,7 +14,7 @@ use crate::{
 /// Headers and palettes beside the pixels.
 const AROUND: u64 = 1 << 20;
 
-/// Writes a mask as a PNG whose palette shows every class in a colour of its own, and whose values are the classes.
+/// Writes a mask as [`mask_png`] has it.
 ///
 /// - `pixels`: `[H, W]`
 /// - `colour`: of a class
@@ -28,16 +24,24 @@ pub fn write_mask(
     resolution: Resolution,
     colour: impl Fn(u8) -> [u8; 3],
 ) -> Result<()> {
-    let fault = |why: String| DataError::Format { path: path.into(), why };
-    let file = File::create(path).map_err(DataError::io(path))?;
+    std::fs::write(path, mask_png(pixels, resolution, colour)).map_err(DataError::io(path))
+}
+
+/// A mask as a PNG whose palette shows every class in a colour of its own, and whose values are the classes.
+///
+/// - `pixels`: `[H, W]`, at least one
+/// - `colour`: of a class
+pub fn mask_png(pixels: &[u8], resolution: Resolution, colour: impl Fn(u8) -> [u8; 3]) -> Vec<u8> {
     let Resolution { height, width } = resolution;
-    let mut encoder = Encoder::new(BufWriter::new(file), width as u32, height as u32);
+    let mut file = Vec::new();
+    let mut encoder = Encoder::new(&mut file, width as u32, height as u32);
     encoder.set_color(ColorType::Indexed);
     encoder.set_depth(BitDepth::Eight);
     encoder.set_palette((0..=u8::MAX).flat_map(colour).collect::<Vec<u8>>());
-    let mut writer = encoder.write_header().map_err(|error| fault(error.to_string()))?;
-    writer.write_image_data(pixels).map_err(|error| fault(error.to_string()))?;
-    writer.finish().map_err(|error| fault(error.to_string()))
+    let mut writer = encoder.write_header().expect("a mask has pixels");
+    writer.write_image_data(pixels).expect("a mask has a class for every pixel");
+    writer.finish().expect("memory can be written");
+    file
 }
 
 /// Reads the values of a mask. Those of a PNG with a palette are places in it, whatever their colours.

@@ -31,7 +31,7 @@ pub use self::{
     columns::Columns,
     corrupted::CorruptedSet,
     idx::Idx,
-    mask_file::write_mask,
+    mask_file::{mask_png, write_mask},
     open::{
         DataSpec, check_several_classes, open, open_splits, open_unsplit, open_whole, whole_name,
     },

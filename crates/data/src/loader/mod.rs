@@ -51,6 +51,14 @@ impl Batch {
         }
     }
 
+    /// Images that are normalised already, of which nothing is known.
+    ///
+    /// - `pixels`: `[B, H, W, 3]`
+    pub fn normalised(pixels: Vec<f32>, resolution: Resolution) -> Self {
+        let images = pixels.len() / (resolution.pixels() * 3).max(1);
+        Self { pixels, targets: Targets::unknown(), indices: (0..images).collect(), resolution }
+    }
+
     /// `B`.
     pub fn len(&self) -> usize {
         self.indices.len()

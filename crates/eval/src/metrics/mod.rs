@@ -85,7 +85,7 @@ pub(crate) fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
 /// `[classes]`: the mean of the members' probabilities at a temperature.
 ///
 /// - `logits`: `[M]` of `[classes]`
-pub(crate) fn mean_softmax(logits: &[&[f32]], temperature: f64) -> Vec<f64> {
+pub fn mean_softmax(logits: &[&[f32]], temperature: f64) -> Vec<f64> {
     let members: Vec<Vec<f64>> = logits.iter().map(|logits| softmax(logits, temperature)).collect();
     mean_of_members(members.iter().map(Vec::as_slice))
 }

@@ -102,9 +102,11 @@ pub enum OodScore {
 }
 
 impl OodScore {
+    /// Of one image.
+    ///
     /// - `logits`: `[M]` of `[classes]`
     /// - `probabilities`: `[classes]`, the mean of the members'
-    pub(super) fn of(self, logits: &[&[f32]], probabilities: &[f64]) -> f64 {
+    pub fn of(self, logits: &[&[f32]], probabilities: &[f64]) -> f64 {
         match self {
             Self::MaxProbability => 1.0 - probabilities.iter().copied().fold(0.0, f64::max),
             Self::Entropy => entropy(probabilities),

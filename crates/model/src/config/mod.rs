@@ -147,6 +147,14 @@ impl ModelConfig {
         }
     }
 
+    /// Why what it makes of an image may depend on the images that share its batch; nothing where it does not.
+    pub fn depends_on_batch(&self) -> Option<&'static str> {
+        match self.prediction_mode(Seed::new(0)) {
+            Mode::Inference => self.moe().and_then(|moe| moe.router.depends_on_batch()),
+            _ => Some("predictions are drawn, for one image after the other"),
+        }
+    }
+
     /// Fails on a configuration that cannot be built, with both sides of a contradiction.
     pub fn check(&self) -> Result<()> {
         let tree = serde_json::to_value(self).expect("a configuration can be written");

@@ -11,7 +11,7 @@ use crate::{
 
 /// A deep ensemble: every model sees the same images and has its own say (paper 000 §2.2). Members that
 /// are ensembles themselves count with all of theirs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct DeepEnsemble {
     models: Vec<VisionTransformer>,
 }

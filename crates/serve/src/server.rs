@@ -1,0 +1,211 @@
+//! The middle ring: models by name, and the way from a question to its answer.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    access::AccessLog,
+    body::room,
+    drift::ExpertLoad,
+    error::{Result, ServeError},
+    metrics::Metrics,
+    model::{Live, Load, Model},
+    options::Options,
+    predictor::{Answer, Ask},
+};
+
+/// Models that are warm, and how they are asked.
+pub struct Server {
+    pub(crate) models: Vec<Arc<Model>>,
+    pub(crate) options: Options,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) access: Option<AccessLog>,
+    /// Room for the bodies of requests.
+    pub(crate) held: Arc<Semaphore>,
+    /// Images are decoded by as many threads as compute: more would only hold more memory.
+    decoders: Arc<Semaphore>,
+    stopping: AtomicBool,
+}
+
+/// Answers, and the model that gave them.
+pub(crate) struct Answered {
+    pub(crate) live: Arc<Live>,
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) timing: Timing,
+}
+
+/// What the answers took: the longest of each.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
+pub(crate) struct Timing {
+    /// Waiting for a batch.
+    pub(crate) queue_ms: f64,
+    /// The batch in the model.
+    pub(crate) compute_ms: f64,
+    /// Images of the batch, of all that asked.
+    pub(crate) batch: usize,
+}
+
+impl Server {
+    /// Reads and warms all models, in their order; fails with the first that cannot be.
+    pub fn start(
+        models: Vec<(String, Load)>,
+        options: Options,
+        access: Option<AccessLog>,
+    ) -> Result<Arc<Self>> {
+        let metrics = Arc::new(Metrics::new());
+        let mut started: Vec<Arc<Model>> = Vec::with_capacity(models.len());
+        for (name, load) in models {
+            if started.iter().any(|other| other.name == name) {
+                return Err(ServeError::Failed(format!("two models are called {name}")));
+            }
+            let model = Model::start(name, load, options.batching, &metrics);
+            started.push(Arc::new(model.map_err(ServeError::Failed)?));
+        }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Arc::new(Self {
+            models: started,
+            held: Arc::new(Semaphore::new(room(options.max_held))),
+            decoders: Arc::new(Semaphore::new(threads)),
+            stopping: AtomicBool::new(false),
+            metrics,
+            access,
+            options,
+        }))
+    }
+
+    /// Names of the models.
+    pub fn names(&self) -> Vec<String> {
+        self.models.iter().map(|model| model.name.clone()).collect()
+    }
+
+    /// What the experts of every model had to do lately, by its name.
+    pub fn expert_loads(&self) -> Vec<(String, Vec<ExpertLoad>)> {
+        let loads = |model: &Arc<Model>| (model.name.clone(), model.live().metrics.loads());
+        self.models.iter().map(loads).collect()
+    }
+
+    /// The model of a name; without one, the first.
+    pub(crate) fn model(&self, name: Option<&str>) -> Result<&Arc<Model>> {
+        let found = match name {
+            Some(name) => self.models.iter().find(|model| model.name == name),
+            None => self.models.first(),
+        };
+        found.ok_or_else(|| {
+            let name = name.unwrap_or_default().to_owned();
+            ServeError::NoModel { name, known: self.names().join(", ") }
+        })
+    }
+
+    /// Whether requests are welcome.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// From now on, nobody is welcome; who is there is answered.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.models.iter().for_each(|model| model.live().queue.hurry());
+    }
+
+    /// Answers all that was taken.
+    pub(crate) fn finish(&self) {
+        self.models.iter().for_each(|model| model.finish());
+        if let Some(access) = &self.access {
+            access.flush();
+        }
+    }
+
+    /// Reads every model again; says of each that could not be, why.
+    pub fn reload(&self) {
+        for model in &self.models {
+            match model.replace(&self.metrics) {
+                Ok(version) => tracing::info!(model = model.name, version, "replaced"),
+                Err(error) => {
+                    tracing::error!(
+                        model = model.name,
+                        error,
+                        "not replaced; the one before stays"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Asks a model. Places in its queue are taken before anything is prepared; where the model is replaced in the
+    /// meantime, the new one is asked.
+    ///
+    /// - `count`: how many asks `prepare` will make
+    /// - `prepare`: decodes what is asked about, on a thread that may block
+    pub(crate) async fn ask(
+        &self,
+        model: &Model,
+        count: usize,
+        deadline: Instant,
+        prepare: impl Fn(&Live) -> Result<Vec<Ask>> + Send + Sync + 'static,
+    ) -> Result<Answered> {
+        let prepare = Arc::new(prepare);
+        loop {
+            let live = model.live();
+            let own = prepare.clone();
+            match self.ask_live(live.clone(), count, deadline, move |live| own(live)).await {
+                Err(ServeError::Stopping) if !Arc::ptr_eq(&live, &model.live()) => {}
+                answered => return answered,
+            }
+        }
+    }
+
+    async fn ask_live(
+        &self,
+        live: Arc<Live>,
+        count: usize,
+        deadline: Instant,
+        prepare: impl FnOnce(&Live) -> Result<Vec<Ask>> + Send + 'static,
+    ) -> Result<Answered> {
+        let refused = |refused| {
+            let waiting = live.queue.len() + count;
+            ServeError::refused(refused, live.metrics.per_image(), waiting)
+        };
+        let mut places = live.queue.reserve(count).map_err(refused)?;
+        let decoder = timeout_at(deadline, self.decoders.clone().acquire_owned()).await;
+        let decoder = decoder.map_err(|_| ServeError::Late)?;
+        let own = live.clone();
+        let asks = tokio::task::spawn_blocking(move || {
+            // Given back when the work is done, whether anybody still waits for it or not.
+            let _decoder = decoder;
+            prepare(&own)
+        });
+        let fault = |_| ServeError::Failed("an image could not be prepared".to_owned());
+        let asks = asks.await.map_err(fault)??;
+        let fill = |ask| places.fill(ask, deadline.into_std());
+        let replies: Vec<_> = asks.into_iter().take(count).map(fill).collect();
+        let mut answered =
+            Answered { live: live.clone(), answers: Vec::new(), timing: Timing::default() };
+        for reply in replies {
+            let done = timeout_at(deadline, reply).await.map_err(|_| ServeError::Late)?;
+            let fault = |_| ServeError::Failed("the model has stopped".to_owned());
+            let done = done.map_err(fault)?.map_err(refused)?;
+            answered.timing.add(done.queued, done.computed, done.batch);
+            answered.answers.push(done.output.map_err(ServeError::Failed)?);
+        }
+        Ok(answered)
+    }
+}
+
+impl Timing {
+    fn add(&mut self, queued: Duration, computed: Duration, batch: usize) {
+        let milliseconds = |duration: Duration| (duration.as_secs_f64() * 1e6).round() / 1e3;
+        self.queue_ms = self.queue_ms.max(milliseconds(queued));
+        self.compute_ms = self.compute_ms.max(milliseconds(computed));
+        self.batch = self.batch.max(batch);
+    }
+}

@@ -1,0 +1,105 @@
+//! Clients that do not do what they should.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    thread,
+    time::{Duration, Instant},
+};
+
+use omma_serve::Options;
+
+use crate::{
+    client::{Reply, get, post, request, send},
+    models::{Running, png, quick},
+};
+
+#[test]
+fn a_slow_body_is_given_up() {
+    let running = Running::with(Options { timeout: Duration::from_millis(400), ..quick() });
+    let mut slow = TcpStream::connect(running.address).unwrap();
+    let whole = request("POST", "/predict", &[], &png(1));
+    slow.write_all(&whole[..whole.len() - 10]).unwrap();
+    let began = Instant::now();
+    let reply = Reply::read(&mut slow).unwrap();
+    assert_eq!(reply.status, 408);
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn many_that_hang_up_in_the_middle_cost_nothing() {
+    let running = Running::with(quick());
+    let whole = request("POST", "/predict", &[], &png(1));
+    thread::scope(|scope| {
+        for client in 0..200_usize {
+            let (whole, address) = (&whole, running.address);
+            let one = move || {
+                let Ok(mut stream) = TcpStream::connect(address) else { return };
+                // In the head, in the body, and right after it.
+                let end = whole.len() * (client % 7 + 1) / 7;
+                let _ = stream.write_all(&whole[..end]);
+            };
+            if client % 10 == 9 {
+                one();
+            } else {
+                scope.spawn(one);
+            }
+        }
+    });
+    let reply = post(running.address, "/predict", "image/png", &png(1));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let began = Instant::now();
+    while !get(running.address, "/metrics").text().contains("omma_in_flight 1\n") {
+        assert!(began.elapsed() < Duration::from_secs(30), "requests are left over");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_is_no_http_is_answered_or_closed() {
+    let running = Running::with(quick());
+    for bytes in [
+        &b"\x16\x03\x01\x02\0"[..],
+        b"GET\r\n\r\n",
+        b"POST /predict HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(running.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(bytes).unwrap();
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
+    }
+    assert_eq!(get(running.address, "/v2/health/live").status, 200);
+}
+
+#[test]
+fn a_token_is_asked_of_everything_but_health_and_the_page() {
+    let running = Running::with(Options { token: Some("secret".to_owned()), ..quick() });
+    for path in ["/", "/health", "/v2/health/live", "/v2/health/ready"] {
+        assert_eq!(get(running.address, path).status, 200, "{path}");
+    }
+    for path in ["/models", "/metrics", "/v2/models/one", "/openapi.json", "/nowhere"] {
+        assert_eq!(get(running.address, path).status, 401, "{path}");
+    }
+    let with = |value: &str| {
+        let headers = [("Authorization", value)];
+        send(running.address, "POST", "/predict", &headers, &png(1)).status
+    };
+    assert_eq!((with("Bearer secret"), with("Bearer secrets"), with("secret")), (200, 401, 401));
+}
+
+#[test]
+fn pages_of_other_sites_may_ask_only_if_that_was_said() {
+    let origin = [("Origin", "https://a.example"), ("Access-Control-Request-Method", "POST")];
+    let closed = Running::with(quick());
+    let reply = send(closed.address, "OPTIONS", "/predict", &origin, b"");
+    assert_eq!(reply.header("access-control-allow-origin"), None);
+    let open = Running::with(Options { cors: Some("https://a.example".to_owned()), ..quick() });
+    let reply = send(open.address, "OPTIONS", "/predict", &origin, b"");
+    assert_eq!(reply.status, 204);
+    assert_eq!(reply.header("access-control-allow-origin"), Some("https://a.example"));
+    let reply = post(open.address, "/predict", "image/png", &png(1));
+    assert_eq!(reply.header("access-control-allow-origin"), Some("https://a.example"));
+}
