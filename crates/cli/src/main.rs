@@ -7,6 +7,7 @@ mod class_subset;
 mod commands;
 mod device;
 mod evals;
+mod evaluation_table;
 mod help;
 mod interrupt;
 mod jobs;

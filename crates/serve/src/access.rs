@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use axum::{
@@ -27,6 +27,10 @@ use crate::{
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Lines that wait to be written. A disk that is slow, or full, costs lines and never an answer.
 const WAITING: usize = 4096;
+/// How long the end waits for the last lines.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it looks whether there is room for them.
+const PAUSE: Duration = Duration::from_millis(10);
 /// What a request is called whose client went away: as nginx has it.
 const GONE: u16 = 499;
 
@@ -61,12 +65,19 @@ impl AccessLog {
         }
     }
 
-    /// Waits until everything so far is written.
+    /// Waits until everything so far is written, or for [`PATIENCE`]: who reads the log may have stopped.
     pub(crate) fn flush(&self) {
+        let until = Instant::now() + PATIENCE;
         let (done, is_done) = sync_channel(1);
-        if self.lines.send(Line::Flush(done)).is_ok() {
-            let _ = is_done.recv();
+        let mut line = Line::Flush(done);
+        while let Err(TrySendError::Full(back)) = self.lines.try_send(line) {
+            if Instant::now() >= until {
+                return;
+            }
+            line = back;
+            std::thread::sleep(PAUSE);
         }
+        let _ = is_done.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 
     /// Lines that could not be written since the last time.

@@ -12,8 +12,9 @@ use axum::{
 
 use crate::{error::ServeError, server::Server};
 
-/// What is said without a token: whether the server lives, and the page, which asks for the token itself.
-const OPEN: [&str; 4] = ["/", "/health", "/v2/health/live", "/v2/health/ready"];
+/// What is said without a token, all of which computes nothing: whether the server lives, and the page, which asks
+/// for the token itself.
+const OPEN: [&str; 3] = ["/", "/v2/health/live", "/v2/health/ready"];
 
 /// Refuses requests without the token, if there is one.
 pub(crate) async fn token(

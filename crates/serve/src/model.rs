@@ -106,7 +106,9 @@ impl Live {
         let mut predictor = Predictor::new(system, metrics.clone());
         facts.alone = predictor.alone();
         warm(&mut predictor, &facts, &pixels)?;
-        let queue = Queue::new(batching);
+        // A picture's map is large, and is not computed faster beside another.
+        let max_batch = if facts.task == Task::Pixels { 1 } else { batching.max_batch };
+        let queue = Queue::new(Batching { max_batch, ..batching });
         let own = queue.clone();
         let thread = std::thread::Builder::new()
             .name(format!("model {name}"))

@@ -164,6 +164,23 @@ impl Server {
         }
     }
 
+    /// Something that takes a while, such as decoding, on one of as many threads as compute.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let decoder = timeout_at(deadline, self.decoders.clone().acquire_owned()).await;
+        let decoder = decoder.map_err(|_| ServeError::Late)?;
+        let done = tokio::task::spawn_blocking(move || {
+            // Given back when the work is done, whether anybody still waits for it or not.
+            let _decoder = decoder;
+            work()
+        });
+        let fault = |_| ServeError::Failed("the request could not be prepared".to_owned());
+        done.await.map_err(fault)?
+    }
+
     async fn ask_live(
         &self,
         live: Arc<Live>,
@@ -176,16 +193,8 @@ impl Server {
             ServeError::refused(refused, live.metrics.per_image(), waiting)
         };
         let mut places = live.queue.reserve(count).map_err(refused)?;
-        let decoder = timeout_at(deadline, self.decoders.clone().acquire_owned()).await;
-        let decoder = decoder.map_err(|_| ServeError::Late)?;
         let own = live.clone();
-        let asks = tokio::task::spawn_blocking(move || {
-            // Given back when the work is done, whether anybody still waits for it or not.
-            let _decoder = decoder;
-            prepare(&own)
-        });
-        let fault = |_| ServeError::Failed("an image could not be prepared".to_owned());
-        let asks = asks.await.map_err(fault)??;
+        let asks = self.blocking(deadline, move || prepare(&own)).await?;
         let fill = |ask| places.fill(ask, deadline.into_std());
         let replies: Vec<_> = asks.into_iter().take(count).map(fill).collect();
         let mut answered =

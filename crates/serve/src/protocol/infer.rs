@@ -22,7 +22,7 @@ use crate::{
     error::{Result, ServeError},
     model::{Live, Task},
     predictor::{Answer, Ask},
-    routes::{decoded, to_segment, told, values},
+    routes::{check_room, decoded, to_segment, told, values},
     server::{Answered, Server},
     wishes,
 };
@@ -51,8 +51,10 @@ pub(super) async fn infer(
     let arrived = server.arrived(request).await?;
     let Arrived { headers, bytes, deadline, .. } = &arrived;
     let json_length = headers.get(JSON_LENGTH).and_then(|length| length.to_str().ok());
+    let (own, json_length) = (bytes.clone(), json_length.map(str::to_owned));
+    let parse = move || InferRequest::parse(&own, json_length.as_deref());
     let InferRequest { id, inputs, outputs: wanted, binary } =
-        InferRequest::parse(bytes, json_length)?;
+        server.blocking(*deadline, parse).await?;
     let (images, count) = Images::of(inputs)?;
     let most = server.options.max_images.min(server.options.batching.max_queue);
     match count {
@@ -62,7 +64,11 @@ pub(super) async fn infer(
         }
         _ => {}
     }
-    let prepare = move |live: &Live| (0..count).map(|place| images.ask(place, live)).collect();
+    let prepare = move |live: &Live| {
+        let asks = (0..count).map(|place| images.ask(place, live)).collect::<Result<Vec<Ask>>>()?;
+        check_room(&asks, &live.facts)?;
+        Ok(asks)
+    };
     let answered = server.ask(model, count, *deadline, prepare).await?;
     let timing = answered.timing;
     let (name, version) = (model.name.clone(), answered.live.facts.version.to_string());

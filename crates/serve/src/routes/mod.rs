@@ -26,7 +26,7 @@ use axum::{
 };
 
 pub(crate) use self::{
-    pictures::{decoded, to_segment, values},
+    pictures::{check_room, decoded, to_segment, values},
     predict::told,
 };
 use crate::{access, error::ServeError, guard, protocol, server::Server};

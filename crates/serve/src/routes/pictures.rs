@@ -11,7 +11,8 @@ use crate::{
     predictor::Ask,
 };
 
-/// Pixels of a picture times classes at most: 256 MiB of probabilities, of which twice as much is held on the way.
+/// Pixels of a request times classes and members at most: 256 MiB of probabilities, of which twice as much is held on
+/// the way.
 const MOST_PROBABILITIES: usize = 64 << 20;
 
 /// Decodes an image, unless it has too many pixels, which its head says.
@@ -32,13 +33,24 @@ pub(crate) fn values(picture: &Picture, pixels: &Pixels) -> Vec<f32> {
 
 /// A picture whose pixels are to be labelled, unless that takes too much memory.
 pub(crate) fn to_segment(picture: Picture, facts: &Facts) -> Result<Ask> {
-    let classes = facts.classes.len().max(1);
-    match picture.resolution().pixels().saturating_mul(classes) > MOST_PROBABILITIES {
+    let ask = Ask::Pixels(picture);
+    check_room(std::slice::from_ref(&ask), facts)?;
+    Ok(ask)
+}
+
+/// Whether all pixels that one request wants labelled fit into memory.
+pub(crate) fn check_room(asks: &[Ask], facts: &Facts) -> Result<()> {
+    let pixels = asks.iter().map(|ask| match ask {
+        Ask::Pixels(picture) => picture.resolution().pixels(),
+        _ => 0,
+    });
+    let pixels = pixels.fold(0, usize::saturating_add);
+    let (classes, members) = (facts.classes.len().max(1), facts.members.max(1));
+    match pixels.saturating_mul(classes).saturating_mul(members) > MOST_PROBABILITIES {
         true => Err(ServeError::TooLarge(format!(
-            "{} × {} pixels of {classes} classes are more than can be labelled at once",
-            picture.width, picture.height
+            "{pixels} pixels of {classes} classes are more than can be labelled at once"
         ))),
-        false => Ok(Ask::Pixels(picture)),
+        false => Ok(()),
     }
 }
 

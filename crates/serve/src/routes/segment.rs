@@ -60,13 +60,12 @@ pub(super) async fn segment(
         return Err(ServeError::Failed("the model has no answer to this".to_owned()));
     };
     let names = live.facts.classes.clone();
-    let drawn = tokio::task::spawn_blocking(move || {
+    let draw = move || {
         let shares = shares(&map, &names);
         let picture = if overlay { Some(decoded(&original, 0)?) } else { None };
-        Ok::<_, ServeError>((png(&map, picture.as_ref())?, shares))
-    });
-    let (png, shares) =
-        drawn.await.map_err(|_| ServeError::Failed("the mask could not be drawn".to_owned()))??;
+        Ok((png(&map, picture.as_ref())?, shares))
+    };
+    let (png, shares) = server.blocking(wishes.deadline, draw).await?;
     let mut response = ([(header::CONTENT_TYPE, "image/png")], png).into_response();
     if let Ok(shares) = HeaderValue::from_str(&shares) {
         response.headers_mut().insert(SHARES, shares);
