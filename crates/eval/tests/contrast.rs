@@ -102,6 +102,7 @@ fn protocol(label: &str, test: Images) -> Protocol {
         validation: None,
         shift: None,
         subsets: None,
+        few_shot: Default::default(),
         ood: OodProtocol {
             sets: Vec::new(),
             score: OodScore::MaxProbability,

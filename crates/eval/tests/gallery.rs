@@ -47,6 +47,7 @@ fn evaluated(
         validation: None,
         shift: shifted.map(|samples| ShiftProtocol { samples, corrupted }),
         subsets: None,
+        few_shot: Default::default(),
         ood: OodProtocol {
             sets: Vec::new(),
             score: OodScore::MaxProbability,
