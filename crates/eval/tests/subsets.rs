@@ -49,6 +49,7 @@ fn judged(
         test: Images::new("images", data),
         validation: None,
         shift: None,
+        few_shot: Default::default(),
         subsets: Some(subsets),
         ood: OodProtocol {
             sets: Vec::new(),
