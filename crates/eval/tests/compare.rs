@@ -147,7 +147,7 @@ fn the_gain_under_shift_is_that_of_the_mean_over_corruptions() {
     assert_eq!(gain("unshifted").shift_nll, None);
     assert_eq!(found.rows[1].shift_kl.unwrap().mean, 0.25);
     assert_eq!(found.rows[0].shift_kl, None);
-    let [systems, _, gains] = &found.tables()[..] else { panic!("three tables") };
+    let [systems, _, _, gains] = &found.tables()[..] else { panic!("four tables") };
     assert_eq!(systems.header.last().unwrap(), "shifted KL");
     let last = |row: &Vec<String>| row.last().cloned().unwrap();
     assert_eq!(systems.rows.iter().map(last).collect::<Vec<_>>(), ["—", "0.250", "—"]);

@@ -114,9 +114,10 @@ impl Iterator for EvalLoader {
                 return None;
             }
             self.next = range.end;
-            let made: Result<Vec<_>> =
+            let made: Vec<Result<_>> =
                 range.into_par_iter().map(|index| self.image(index)).collect();
-            let made = match made {
+            // Of several errors that of the first image, whichever was found first.
+            let made = match made.into_iter().collect::<Result<Vec<_>>>() {
                 Ok(made) => made,
                 Err(error) => {
                     self.next = self.data.len();
