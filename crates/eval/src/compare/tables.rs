@@ -1,6 +1,9 @@
 //! A comparison in tables, alike on the page, in the terminal and in Markdown.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 use omma_report::Better;
 
@@ -287,15 +290,15 @@ impl Comparison {
 
     /// Accuracies on other data from a few images of every class, one table per number of these.
     pub(crate) fn few_shot_tables(&self) -> Vec<Table> {
+        type Value = Rc<dyn Fn(&Row) -> Option<Estimate>>;
         let all = || self.rows.iter().flat_map(|row| &row.few_shot);
         let numbers: BTreeSet<usize> = all().map(|transfer| transfer.shots).collect();
         let table = |shots: usize| {
             let of = move |row: &Row| {
                 row.few_shot.iter().find(|transfer| transfer.shots == shots).cloned()
             };
-            let percent = |title: String, value: Box<dyn Fn(&Row) -> Option<Estimate>>| {
-                let value = std::rc::Rc::new(value);
-                let text = std::rc::Rc::clone(&value);
+            let percent = |title: String, value: Value| {
+                let text = value.clone();
                 column(title, move |row: &Row| cell(text(row), 100.0, 2))
                     .best(Better::High, move |row| Some(value(row)?.mean))
             };
@@ -304,11 +307,11 @@ impl Comparison {
             for name in names {
                 let own = name.clone();
                 let value = move |row: &Row| of(row)?.accuracy.get(&own).copied();
-                columns.push(percent(format!("{name} %"), Box::new(value)));
+                columns.push(percent(format!("{name} %"), Rc::new(value)));
             }
-            columns.push(percent("mean %".to_owned(), Box::new(move |row| of(row)?.mean)));
+            columns.push(percent("mean %".to_owned(), Rc::new(move |row: &Row| of(row)?.mean)));
             let title = format!("mean in units of {}, %", self.baseline);
-            columns.push(percent(title, Box::new(move |row| of(row)?.weighted)));
+            columns.push(percent(title, Rc::new(move |row: &Row| of(row)?.weighted)));
             Table::new(&self.rows, &columns)
         };
         numbers.into_iter().map(table).collect()

@@ -87,6 +87,9 @@ struct Seen<'a> {
     start: u64,
 }
 
+/// The blocks with experts, and who went where in them.
+type Routings = Vec<(usize, Routing)>;
+
 /// What is said of an image.
 struct Outcome {
     right: bool,
@@ -112,7 +115,7 @@ impl Variant {
     }
 
     /// Every image of a batch, and who went where.
-    fn see(&mut self, seen: &Seen) -> Result<(Vec<Outcome>, Vec<(usize, Routing)>)> {
+    fn see(&mut self, seen: &Seen) -> Result<(Vec<Outcome>, Routings)> {
         let mode = self.model.config().prediction_mode(self.seed.numbered(seen.start));
         let tokens = seen.tokens.clone();
         let output = rayon::scope(|_| self.model.forward_from(seen.first, tokens, &mode))?;
