@@ -58,7 +58,7 @@ struct Arguments {
 enum Command {
     Train(commands::train::Train),
     Recipes(commands::recipes::Recipes),
-    Eval(commands::eval::Eval),
+    Eval(Box<commands::eval::Eval>),
     #[command(name = "fewshot")]
     FewShot(commands::fewshot::FewShot),
     Routes(commands::routes::RoutesCommand),
