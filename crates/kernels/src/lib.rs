@@ -24,7 +24,8 @@
 //! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. Any number of threads gives the
 //! same bits, except by the library, whose products are cut differently.
 //!
-//! Programs that predict pack a model's weights once with [`PackedWeights`]; programs that train should use [`memory::Allocator`].
+//! Programs that predict pack a model's weights once with [`PackedWeights`]; programs that train should
+//! use [`memory::Allocator`].
 //!
 //! This is the only crate of the workspace with `unsafe` code: the products, the calls of functions
 //! compiled for a detected instruction set, and the allocator.
