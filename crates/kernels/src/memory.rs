@@ -8,6 +8,8 @@
 //! #[global_allocator]
 //! static ALLOCATOR: omma_kernels::memory::Allocator = omma_kernels::memory::Allocator;
 //! ```
+//!
+//! [`give_back`] returns them when work of other sizes follows.
 
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -16,6 +18,8 @@ use std::{
 };
 
 use mimalloc::MiMalloc;
+
+use crate::cpu::scratch;
 
 /// Blocks of at least this size are kept.
 const SMALLEST_KEPT: usize = 32 << 10;
@@ -101,6 +105,31 @@ impl FreeLists {
             true
         })
     }
+}
+
+/// Returns all memory that waits for its next use: blocks of [`Allocator`], if it is the program's, and
+/// buffers of this crate's operations.
+pub fn give_back() {
+    scratch::give_back();
+    for class in 0..CLASSES {
+        let Some(layout) = layout_of(class) else { continue };
+        loop {
+            let block = FREE.take(class, layout.size());
+            if block.is_null() {
+                break;
+            }
+            // SAFETY: a listed block is ours alone, and came from mimalloc with the layout of its class.
+            unsafe { MiMalloc.dealloc(block, layout) };
+        }
+    }
+}
+
+/// The layout of all blocks of a class.
+fn layout_of(class: usize) -> Option<Layout> {
+    let (octave, steps) = (class / STEPS, class % STEPS);
+    let power = (SMALLEST_KEPT - 1).ilog2() as usize + octave;
+    let size = (1 << power) + steps * ((1 << power) / STEPS);
+    Layout::from_size_align(size, ALIGNMENT).ok()
 }
 
 /// Alignment of kept blocks, enough for any vector.
@@ -197,6 +226,7 @@ mod tests {
             assert!(block >= size && block <= size + size / 7, "{size} {block}");
             assert!((class, block) >= last, "classes grow with sizes");
             assert_eq!(super::class(block), Some((class, block)));
+            assert_eq!(layout_of(class).map(|layout| layout.size()), Some(block));
             last = (class, block);
         }
     }
@@ -217,5 +247,21 @@ mod tests {
             assert!(bytes.iter().all(|byte| *byte == 0));
             Allocator.dealloc(grown, Layout::from_size_align(5 << 20, 16).unwrap());
         }
+    }
+
+    #[test]
+    fn what_waits_is_given_back() {
+        // A size that no other test asks for.
+        let layout = Layout::from_size_align(3 << 28, 16).unwrap();
+        let (class, of_class) = kept(layout).unwrap();
+        // SAFETY: the layout has a size, and the block is given back once, as it was taken.
+        unsafe {
+            let block = Allocator.alloc(layout);
+            Allocator.dealloc(block, layout);
+        }
+        assert_ne!(FREE.heads[class].load(Ordering::Relaxed), 0);
+        give_back();
+        assert_eq!(FREE.heads[class].load(Ordering::Relaxed), 0);
+        assert!(FREE.take(class, of_class.size()).is_null());
     }
 }

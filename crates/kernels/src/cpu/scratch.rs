@@ -15,6 +15,12 @@ static POOL: Mutex<Vec<Vec<f32>>> = Mutex::new(Vec::new());
 /// Memory that may wait, in floats: 512 MiB.
 const MOST_WAITING: usize = 128 << 20;
 
+/// Frees the buffers that wait.
+pub(crate) fn give_back() {
+    let mut pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    *pool = Vec::new();
+}
+
 /// A buffer of any content, which returns to the pool when it is dropped.
 pub(crate) struct Scratch {
     buffer: Vec<f32>,

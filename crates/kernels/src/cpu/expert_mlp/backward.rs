@@ -9,12 +9,13 @@ use std::cmp::Reverse;
 
 use rayon::prelude::*;
 
-use super::{Experts, Sizes, Tile, equal_rows_per_tile, split, split_or_empty};
+use super::{Experts, Sizes, Tile, either, equal_rows_per_tile, split, split_or_empty};
 use crate::cpu::{
     matrix::Matrix,
-    product::{BLOCK_ROWS, Packed, Write, multiply, multiply_packed, multiply_parallel},
+    product::{BLOCK_ROWS, Packed, Panels, Right, Write, multiply_into, multiply_parallel_into},
     scratch::Scratch,
     simd,
+    unfilled::{Blank, filled, unfilled},
 };
 
 /// Tiles of one expert alone are so many, or a multiple of it, which two or four threads share alike.
@@ -23,11 +24,12 @@ const PARTS_OF_ONE: usize = 4;
 /// Gradients of all inputs, as far as they are wanted: tokens, weights, up, its bias, down, its bias.
 pub(crate) type Gradients = [Option<Vec<f32>>; 6];
 
-/// The gradients of the parameters, empty where they are not wanted.
+/// The gradients of the parameters, empty where they are not wanted. Those of the products are written for the
+/// experts that have rows.
 struct Parameters {
-    up: Vec<f32>,
+    up: Vec<Blank>,
     up_bias: Vec<f32>,
-    down: Vec<f32>,
+    down: Vec<Blank>,
     down_bias: Vec<f32>,
 }
 
@@ -70,12 +72,12 @@ impl Experts<'_> {
     ) -> Gradients {
         let Sizes { inputs, hidden, outputs } = self.sizes;
         let (rows, experts) = (self.routes.n_rows(), self.routes.n_experts());
-        let zeros = |wanted: bool, length: usize| vec![0.0; if wanted { length } else { 0 }];
+        let room = |wanted: bool, size: usize| unfilled(if wanted { experts * size } else { 0 });
         let mut parameters = Parameters {
-            up: zeros(wanted[2], experts * inputs * hidden),
-            up_bias: zeros(true, experts * hidden),
-            down: zeros(wanted[4], experts * hidden * outputs),
-            down_bias: zeros(true, experts * outputs),
+            up: room(wanted[2], inputs * hidden),
+            up_bias: vec![0.0; experts * hidden],
+            down: room(wanted[4], hidden * outputs),
+            down_bias: vec![0.0; experts * outputs],
         };
         let mut dtokens = Scratch::new(if wanted[0] { rows * inputs } else { 0 });
         let mut dweights = vec![0.0; rows];
@@ -84,21 +86,29 @@ impl Experts<'_> {
         let largest = (0..experts).map(|expert| self.routes.of_expert(expert).len()).max();
         let busy = (0..experts).filter(|expert| !self.routes.of_expert(*expert).is_empty()).count();
         let balanced = busy >= 2 * threads && largest.unwrap_or(0) <= rows.div_ceil(threads);
-        let filled =
+        let to_fill =
             Filled { tokens: &mut dtokens, weights: &mut dweights, parameters: &mut parameters };
         if balanced {
-            self.by_expert(tokens, before, doutput, filled);
+            self.by_expert(tokens, before, doutput, to_fill);
         } else {
-            self.by_tile(tokens, before, doutput, filled);
+            self.by_tile(tokens, before, doutput, to_fill);
         }
         let dtokens = wanted[0].then(|| self.routes.collect(dtokens, inputs, false));
         let Parameters { up, up_bias, down, down_bias } = parameters;
+        let all = |mut gradient: Vec<Blank>| {
+            let size = gradient.len() / experts.max(1);
+            for expert in (0..experts).filter(|expert| self.routes.of_expert(*expert).is_empty()) {
+                gradient[expert * size..][..size].fill(Blank::new(0.0));
+            }
+            // SAFETY: both ways write those of the experts with rows, and the others are written here.
+            unsafe { filled(gradient) }
+        };
         [
             dtokens,
             wanted[1].then_some(dweights),
-            wanted[2].then_some(up),
+            wanted[2].then(|| all(up)),
             wanted[3].then_some(up_bias),
-            wanted[4].then_some(down),
+            wanted[4].then(|| all(down)),
             wanted[5].then_some(down_bias),
         ]
     }
@@ -122,13 +132,14 @@ impl Experts<'_> {
                 let Tile { expert, rows } = tile;
                 let mut dhidden = Scratch::new(rows.len() * hidden);
                 let mut activated = Scratch::new(rows.len() * hidden);
-                let weights_of_expert = [
-                    &Packed::new(self.down(*expert).transposed()),
-                    &Packed::new(self.up(*expert).transposed()),
-                ];
+                let several = rows.len() > BLOCK_ROWS;
+                let packed = |matrix| several.then(|| Panels::Own(Packed::new(matrix)));
+                let (down_of, up_of) =
+                    (self.down(*expert).transposed(), self.up(*expert).transposed());
+                let (down_panels, up_panels) = (packed(down_of), packed(up_of));
                 self.tile_backward(
                     tile,
-                    weights_of_expert,
+                    [either(&down_panels, || down_of), either(&up_panels, || up_of)],
                     before,
                     doutput,
                     TileGradients {
@@ -143,12 +154,12 @@ impl Experts<'_> {
                 if !down.is_empty() {
                     let activated = Matrix::new(&activated, rows.len(), hidden);
                     let doutput = self.routes.of_rows(doutput, outputs, rows);
-                    multiply(down, Write::Replace, activated.transposed(), doutput);
+                    multiply_into(down, activated.transposed(), doutput);
                 }
                 if !up.is_empty() {
                     let dhidden = Matrix::new(&dhidden, rows.len(), hidden);
                     let tokens = self.routes.of_rows(tokens, inputs, rows);
-                    multiply(up, Write::Replace, tokens.transposed(), dhidden);
+                    multiply_into(up, tokens.transposed(), dhidden);
                 }
             },
         );
@@ -168,8 +179,8 @@ impl Experts<'_> {
         let tiles = self.routes.tiles(per_tile);
         let mut dhidden = Scratch::new(rows * hidden);
         let mut activated = Scratch::new(rows * hidden);
-        let down = self.packed(None, |expert| self.down(expert).transposed());
-        let up = self.packed(None, |expert| self.up(expert).transposed());
+        let down = self.packed(None, per_tile, |expert| self.down(expert).transposed());
+        let up = self.packed(None, per_tile, |expert| self.up(expert).transposed());
         let biases: Vec<(Vec<f32>, Vec<f32>)> = tiles
             .par_iter()
             .zip(split(&tiles, &mut dhidden, hidden))
@@ -187,8 +198,10 @@ impl Experts<'_> {
                     up_bias: &mut up_bias,
                     down_bias: &mut down_bias,
                 };
-                let weights: [&Packed; 2] = [&down[tile.expert], &up[tile.expert]];
-                self.tile_backward(tile, weights, before, doutput, gradients);
+                let expert = tile.expert;
+                let down = either(&down[expert], || self.down(expert).transposed());
+                let up = either(&up[expert], || self.up(expert).transposed());
+                self.tile_backward(tile, [down, up], before, doutput, gradients);
                 (up_bias, down_bias)
             })
             .collect();
@@ -205,13 +218,13 @@ impl Experts<'_> {
             if !parameters.up.is_empty() {
                 let tokens = self.routes.of_rows(tokens, inputs, &rows).transposed();
                 let up = &mut parameters.up[expert * inputs * hidden..][..inputs * hidden];
-                multiply_parallel(up, Write::Replace, tokens, hidden_rows(&dhidden));
+                multiply_parallel_into(up, tokens, hidden_rows(&dhidden));
             }
             if !parameters.down.is_empty() {
                 let doutput = self.routes.of_rows(doutput, outputs, &rows);
                 let down = &mut parameters.down[expert * hidden * outputs..][..hidden * outputs];
                 let activated = hidden_rows(&activated).transposed();
-                multiply_parallel(down, Write::Replace, activated, doutput);
+                multiply_parallel_into(down, activated, doutput);
             }
         }
     }
@@ -223,7 +236,7 @@ impl Experts<'_> {
     fn tile_backward(
         &self,
         Tile { expert, rows }: &Tile,
-        [down, up]: [&Packed; 2],
+        [down, up]: [Right; 2],
         before: &[f32],
         doutput: &[f32],
         gradients: TileGradients,
@@ -233,7 +246,7 @@ impl Experts<'_> {
             gradients;
         let doutput = self.routes.of_rows(doutput, outputs, rows);
         let bias = self.down_bias(*expert);
-        multiply_packed(dhidden, hidden, Write::Replace, doutput, down, |first, dhidden| {
+        down.multiply(dhidden, hidden, Write::Replace, doutput, |first, dhidden| {
             let drop_out = |values: &mut [f32]| {
                 let first = rows.start + first;
                 self.drop_out(values, &(first..rows.end));
@@ -263,13 +276,13 @@ impl Experts<'_> {
         });
         if !tokens.is_empty() {
             let dhidden = Matrix::new(dhidden, rows.len(), hidden);
-            multiply_packed(tokens, inputs, Write::Replace, dhidden, up, |_, _| {});
+            up.multiply(tokens, inputs, Write::Replace, dhidden, |_, _| {});
         }
     }
 }
 
 /// The tiles' experts of stacked values, `size` for each expert; empty parts of empty values.
-fn stacked<'v>(values: &'v mut [f32], tiles: &[Tile], size: usize) -> Vec<&'v mut [f32]> {
+fn stacked<'v, T>(values: &'v mut [T], tiles: &[Tile], size: usize) -> Vec<&'v mut [T]> {
     if values.is_empty() {
         return tiles.iter().map(|_| Default::default()).collect();
     }

@@ -1,10 +1,11 @@
 //! The MLPs of many experts on ragged sets of rows.
 //!
 //! Work is a queue of tiles, a tile being some rows of one expert, so that an expert with many rows
-//! does not idle a core and one without rows costs nothing. Every expert's weights are packed once for all
-//! its tiles. A tile reads its rows where they lie, runs both products and everything between them
-//! while the hidden rows are near, and leaves its result in rows of its own; a last pass adds weighted rows up for every token, in a fixed order. The backward
-//! pass is in `backward.rs`.
+//! does not idle a core and one without rows costs nothing. The weights of an expert with several tiles are
+//! packed once for all of them; one tile alone packs them on the way. A tile reads its rows where they lie,
+//! runs both products and everything between them while the hidden rows are near, and leaves its result in
+//! rows of its own; a last pass adds weighted rows up for every token, in a fixed order. The backward pass is
+//! in `backward.rs`.
 
 mod backward;
 mod few_rows;
@@ -17,7 +18,7 @@ use super::{
     activation::Activation,
     dropout::Dropout,
     matrix::Matrix,
-    product::{BLOCK_ROWS, Kept, Packed, Panels, ROWS, Write, multiply_packed},
+    product::{BLOCK_ROWS, Kept, Panels, ROWS, Right, Write},
     scratch::Scratch,
     simd,
 };
@@ -170,6 +171,14 @@ fn split_or_empty<'v>(tiles: &[Tile], values: &'v mut [f32], width: usize) -> Ve
     }
 }
 
+/// Panels, or the matrix itself where there are none.
+fn either<'m>(panels: &'m Option<Panels>, matrix: impl FnOnce() -> Matrix<'m>) -> Right<'m> {
+    match panels {
+        Some(panels) => Right::Packed(panels),
+        None => Right::Once(matrix()),
+    }
+}
+
 impl Experts<'_> {
     fn up(&self, expert: usize) -> Matrix<'_> {
         let Sizes { inputs, hidden, .. } = self.sizes;
@@ -200,16 +209,18 @@ impl Experts<'_> {
         }
     }
 
-    /// A matrix of every expert in panels; of experts without rows, an empty one.
+    /// A matrix of every expert in panels; none of experts whose rows are one tile, unless somebody keeps them.
     fn packed<'m>(
         &self,
         kept: Option<&Arc<Kept>>,
+        rows_per_tile: usize,
         matrix: impl Fn(usize) -> Matrix<'m> + Sync,
-    ) -> Vec<Panels> {
+    ) -> Vec<Option<Panels>> {
         let experts = 0..self.routes.n_experts();
-        let of_expert = |expert: usize| match self.routes.of_expert(expert).is_empty() {
-            true => Panels::Own(Packed::new(Matrix::new(&[], 0, 0))),
-            false => Panels::of(kept, expert, matrix(expert)),
+        let of_expert = |expert: usize| {
+            let rows = self.routes.of_expert(expert).len();
+            let often = rows > rows_per_tile || rows > 0 && kept.is_some();
+            often.then(|| Panels::of(kept, expert, matrix(expert)))
         };
         experts.into_par_iter().map(of_expert).collect()
     }
@@ -226,16 +237,18 @@ impl Experts<'_> {
     ) -> (Vec<f32>, Option<Scratch>) {
         let Sizes { hidden, outputs, .. } = self.sizes;
         let rows = self.routes.n_rows();
+        if !keep && self.is_one_for_few_rows() {
+            let up = Panels::of(up.as_ref(), 0, self.up(0));
+            let down = Panels::of(down.as_ref(), 0, self.down(0));
+            return (self.forward_by_columns(tokens, [&up, &down]), None);
+        }
         let per_tile = match self.routes.n_experts() {
             1 => equal_rows_per_tile(rows, rayon::current_num_threads()),
             _ => rows_per_tile(rows),
         };
         let tiles = self.routes.tiles(per_tile);
-        let up = self.packed(up.as_ref(), |expert| self.up(expert));
-        let down = self.packed(down.as_ref(), |expert| self.down(expert));
-        if !keep && self.is_one_for_few_rows() {
-            return (self.forward_by_columns(tokens, [&up[0], &down[0]]), None);
-        }
+        let up = self.packed(up.as_ref(), per_tile, |expert| self.up(expert));
+        let down = self.packed(down.as_ref(), per_tile, |expert| self.down(expert));
         let mut kept = Scratch::new(if keep { rows * hidden } else { 0 });
         let mut run = |results: &mut [f32]| {
             tiles
@@ -244,8 +257,10 @@ impl Experts<'_> {
                 .zip(split_or_empty(&tiles, &mut kept, hidden))
                 .with_max_len(1)
                 .for_each(|((tile, results), kept)| {
-                    let weights: [&Packed; 2] = [&up[tile.expert], &down[tile.expert]];
-                    self.tile_forward(tile, tokens, weights, kept, results);
+                    let expert = tile.expert;
+                    let up = either(&up[expert], || self.up(expert));
+                    let down = either(&down[expert], || self.down(expert));
+                    self.tile_forward(tile, tokens, [up, down], kept, results);
                 });
         };
         let output = if self.routes.tokens.is_none() {
@@ -266,7 +281,7 @@ impl Experts<'_> {
         &self,
         Tile { expert, rows }: &Tile,
         tokens: &[f32],
-        [up, down]: [&Packed; 2],
+        [up, down]: [Right; 2],
         kept: &mut [f32],
         results: &mut [f32],
     ) {
@@ -275,11 +290,11 @@ impl Experts<'_> {
         let mut activated = Scratch::new(rows.len() * hidden);
         let bias = self.up_bias(*expert);
         if kept.is_empty() {
-            multiply_packed(&mut activated, hidden, Write::Replace, input, up, |_, activated| {
+            up.multiply(&mut activated, hidden, Write::Replace, input, |_, activated| {
                 self.activation.forward_biased_in_place(activated, bias);
             });
         } else {
-            multiply_packed(kept, hidden, Write::Replace, input, up, |first, kept| {
+            up.multiply(kept, hidden, Write::Replace, input, |first, kept| {
                 let activated = &mut activated[first * hidden..][..kept.len()];
                 self.activation.forward_biased(kept, bias, activated);
             });
@@ -287,7 +302,7 @@ impl Experts<'_> {
         self.drop_out(&mut activated, rows);
         let activated = Matrix::new(&activated, rows.len(), hidden);
         let bias = self.down_bias(*expert);
-        multiply_packed(results, outputs, Write::Replace, activated, down, |_, results| {
+        down.multiply(results, outputs, Write::Replace, activated, |_, results| {
             results.chunks_exact_mut(outputs).for_each(|row| simd::add(row, bias));
         });
     }

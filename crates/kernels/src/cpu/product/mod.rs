@@ -10,6 +10,7 @@
 //! | `left.rs` | where it finds the rows of a left operand |
 //! | `pack.rs` | operands in the order in which it reads them |
 //! | `packed.rs` | a right operand for many products, and these |
+//! | `right.rs` | a right operand for many products or for one |
 //! | `kept.rs` | right operands for many operations |
 //! | `library.rs` | the `gemm` crate |
 //!
@@ -23,6 +24,7 @@ mod left;
 mod library;
 mod pack;
 mod packed;
+mod right;
 
 use std::{ops::Range, sync::OnceLock};
 
@@ -32,6 +34,7 @@ pub(crate) use self::{
     kept::{Kept, Panels},
     kernel::ROWS,
     packed::{Packed, multiply_packed, multiply_packed_by_columns, multiply_packed_into},
+    right::Right,
 };
 use self::{
     kernel::{Kernel, Panel, Place},
@@ -225,6 +228,17 @@ unsafe fn multiply_at(
 pub(crate) fn multiply(c: &mut [f32], write: Write, a: Matrix, b: Matrix) {
     assert_eq!(c.len(), a.rows() * b.columns(), "product: room for the result");
     multiply_strided(c, b.columns().max(1), write, a, b);
+}
+
+/// [`multiply`] into memory that nothing was written to: all of it is written.
+pub(crate) fn multiply_into(c: &mut [Blank], a: Matrix, b: Matrix) {
+    assert_eq!(c.len(), a.rows() * b.columns(), "product: room for the result");
+    assert_eq!(a.columns(), b.rows(), "product: inner sizes");
+    if !c.is_empty() {
+        let c = c.as_mut_ptr().cast();
+        // SAFETY: asserted, and what replaces does not read.
+        unsafe { multiply_at(Engine::best(), c, b.columns(), Write::Replace, a, b) };
+    }
 }
 
 /// A result that several threads write, each its own part.
