@@ -26,7 +26,6 @@ const L2: [f64; 6] = [10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4];
 const BATCH: usize = 256;
 
 /// `[N, features]` and `[N]`.
-#[derive(Default)]
 struct Table {
     rows: Vec<f32>,
     labels: Vec<usize>,
@@ -34,7 +33,8 @@ struct Table {
 
 impl Table {
     fn read(images: &Images, pixels: Pixels, watcher: &mut dyn Watcher) -> Result<Self> {
-        let mut table = Self::default();
+        let values = images.data.len() * pixels.resolution.pixels() * 3;
+        let mut table = Self { rows: Vec::with_capacity(values), labels: Vec::new() };
         images.batches(pixels, BATCH, watcher, |batch| {
             table.rows.append(&mut batch.pixels);
             table.labels.extend_from_slice(batch.labels());
@@ -82,7 +82,9 @@ pub fn linear_baseline(
     watcher.begins("fitting a linear classifier", 0);
     let stopped = || watcher.stopped();
     let support = Support::unless(&fitting.rows, &fitting.labels, classes, device, stopped)?;
-    let best = best(&support, fitting.labels.len(), &choosing, watcher)?;
+    let rows = fitting.labels.len();
+    drop(fitting);
+    let best = best(&support, rows, &choosing, watcher)?;
     watcher.begins("test images, for the linear classifier", test.data.len());
     let (mut right, mut seen) = (0, 0);
     test.batches(pixels, BATCH, watcher, |batch| {

@@ -64,6 +64,8 @@ impl Trainer {
         let Resolved { recipe, task, data, .. } = &self.resolved;
         let model = self.deployed()?;
         checkpoint::save(&model, self.run.path())?;
+        // What a step needs is more than a test does, and of other sizes.
+        omma_kernels::memory::give_back();
         let Tested { scores, routing, facts, sections } =
             match data.with_tests(recipe.train.test_share) {
                 Some(data) => {
