@@ -107,7 +107,8 @@ fn a_run_is_served_as_predict_has_it_and_replaced_and_ended_by_signals() {
     // A fitted temperature, and the load of the experts.
     let eval = omma(folder, &["--quiet", "eval", "a", "--limit", "20", "--json"]).output().unwrap();
     assert!(eval.status.success(), "{}", String::from_utf8_lossy(&eval.stderr));
-    let mut server = Server::start(folder, &["a", "both=a+b", "--access-log", "log.jsonl"]);
+    let logs = ["--access-log", "log.jsonl", "--log-routing", "experts.jsonl"];
+    let mut server = Server::start(folder, &[&["a", "both=a+b"], &logs[..]].concat());
     let told = |path: &str| server.ask("POST", path, &image).1["predictions"][0].clone();
     assert_eq!(told("/predict")["top"], predicted(&["a"])["top"]);
     let both = told("/predict?model=both");
@@ -134,6 +135,24 @@ fn a_run_is_served_as_predict_has_it_and_replaced_and_ended_by_signals() {
     let log = fs::read_to_string(folder.join("log.jsonl")).unwrap();
     let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     assert!(lines.into_iter().all(|line| line["status"] == 200));
+    // What the experts did, as omma routes shows it.
+    let output = omma(folder, &["routes", "experts.jsonl", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let layers = found[0]["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 3, "one layer of a, and two of both");
+    for layer in layers {
+        assert_eq!((&layer["experts"], &layer["block"]), (&4.into(), &1.into()));
+        let moment = layer["moments"].as_array().unwrap().last().unwrap();
+        assert!(moment["images"].as_u64().unwrap() >= 1);
+        assert!((0.0..=1.0).contains(&moment["drift"].as_f64().unwrap()), "training is known");
+    }
+    let output = omma(folder, &["routes", "experts.jsonl"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("a, block 1") && table.contains("expert 3"), "{table}");
+    let output = omma(folder, &["routes", "log.jsonl"]).output().unwrap();
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && why.contains("line 1"), "{why}");
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //!
 //! | file | beside these |
 //! |---|---|
-//! | `listen.rs` | connections: how many, how long, how they end |
+//! | `listen.rs`, `write_timeout.rs` | connections: how many, how long, how they end |
 //! | `body.rs`, `multipart.rs`, `wishes.rs` | what a request holds and asks for |
 //! | `guard.rs` | who may ask |
 //! | `access.rs`, `metrics.rs`, `drift.rs` | what is seen from outside |
@@ -41,9 +41,10 @@ mod routes;
 mod search;
 mod server;
 mod wishes;
+mod write_timeout;
 
 pub use access::AccessLog;
-pub use drift::ExpertLoad;
+pub use drift::{ExpertLoad, RecentLoad, load_drift};
 pub use error::{Result, ServeError};
 pub use listen::serve;
 pub use model::{Load, Subject};

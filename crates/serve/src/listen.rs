@@ -14,7 +14,7 @@ use tokio::{
 };
 use tower_service::Service;
 
-use crate::{routes, server::Server};
+use crate::{routes, server::Server, write_timeout::WriteTimeout};
 
 /// For the head of a request, and between requests: a client that sends a byte now and then does not keep its place.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
@@ -48,6 +48,9 @@ pub async fn serve(
         };
         match (place, accepted) {
             (Ok(place), Ok((stream, peer))) => {
+                // An answer is small, and waits for nothing.
+                let _ = stream.set_nodelay(true);
+                let stream = WriteTimeout::new(stream, server.options.timeout);
                 connect(&connections, router.clone(), stream, peer, place);
             }
             (_, Err(error)) => {
@@ -69,12 +72,10 @@ pub async fn serve(
 fn connect(
     connections: &GracefulShutdown,
     router: axum::Router,
-    stream: TcpStream,
+    stream: WriteTimeout<TcpStream>,
     peer: SocketAddr,
     place: OwnedSemaphorePermit,
 ) {
-    // An answer is small, and waits for nothing.
-    let _ = stream.set_nodelay(true);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
         router.clone().call(request.map(Body::new))

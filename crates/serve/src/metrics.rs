@@ -17,7 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::drift::{Drift, ExpertLoad};
+use crate::drift::{Drift, ExpertLoad, RecentLoad};
 
 /// What kind of text [`Metrics::text`] is.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -139,8 +139,8 @@ impl Metrics {
         );
         all.register("in_flight", "Requests that are being answered", self.in_flight.clone());
         all.register(
-            "access_log_lines_lost",
-            "Lines of the access log that could not be written",
+            "log_lines_lost",
+            "Lines of logs that could not be written",
             self.log_lines_lost.clone(),
         );
         all.register(
@@ -265,7 +265,7 @@ impl ModelMetrics {
     }
 
     /// What the experts had to do lately, layer by layer.
-    pub(crate) fn loads(&self) -> Vec<ExpertLoad> {
+    pub(crate) fn loads(&self) -> Vec<RecentLoad> {
         self.drift.lock().unwrap_or_else(PoisonError::into_inner).loads()
     }
 }

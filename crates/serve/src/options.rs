@@ -11,7 +11,8 @@ use crate::queue::Batching;
 pub struct Options {
     /// How images are put together.
     pub batching: Batching,
-    /// How long a request may take, its body's arrival included. What is late is not computed.
+    /// How long a request may take, its body's arrival included. What is late is not computed. A client has as long
+    /// again to take its answer.
     pub timeout: Duration,
     /// Bytes of a request's body at most. 32 MiB are a photograph of 100 million pixels as JPEG, or a few dozen of
     /// those that phones take.

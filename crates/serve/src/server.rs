@@ -16,7 +16,7 @@ use tokio::{
 use crate::{
     access::AccessLog,
     body::room,
-    drift::ExpertLoad,
+    drift::RecentLoad,
     error::{Result, ServeError},
     metrics::Metrics,
     model::{Live, Load, Model},
@@ -89,9 +89,14 @@ impl Server {
     }
 
     /// What the experts of every model had to do lately, by its name.
-    pub fn expert_loads(&self) -> Vec<(String, Vec<ExpertLoad>)> {
+    pub fn expert_loads(&self) -> Vec<(String, Vec<RecentLoad>)> {
         let loads = |model: &Arc<Model>| (model.name.clone(), model.live().metrics.loads());
         self.models.iter().map(loads).collect()
+    }
+
+    /// Counts lines of a log that could not be written.
+    pub fn lost_log_lines(&self, lines: u64) {
+        self.metrics.log_lines_lost.inc_by(lines);
     }
 
     /// The model of a name; without one, the first.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::Args;
 use omma_base::files::fresh_folder;
@@ -15,6 +15,7 @@ use omma_eval::{
 use crate::{
     evals::folder_name,
     resolution::ResolutionArguments,
+    serve::RoutingHistory,
     subject::{Candidate, Data, Part, check_distinct},
     table::{grouped, note, say, say_json, table},
     watch::Watch,
@@ -29,16 +30,20 @@ use crate::{
 /// could go, and the command that does it. Several models are looked at one by one. Writes routes.json, routes.html
 /// and figures/*.svg.
 ///
+/// Of a log of `omma serve --log-routing` (FILE.jsonl), it shows the load of every expert over time beside that of the
+/// training run.
+///
 /// Examples:
 ///   omma routes runs/vmoe-1
 ///   omma routes runs/e3-1 --limit 2000
 ///   omma routes runs/limoe-1                images and texts together
 ///   omma routes vmoe/ --data photos/ --json
 ///   omma routes runs/vmoe-1 runs/soft-1 --data world --out atlas/
+///   omma routes experts.jsonl               kept by omma serve --log-routing
 #[derive(Args, Clone)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct RoutesCommand {
-    /// Folders of runs, checkpoints of ours, or of other projects
+    /// Folders of runs, checkpoints of ours, or of other projects; or logs of a server, FILE.jsonl
     #[arg(required = true, value_name = "RUN_OR_CHECKPOINT")]
     subjects: Vec<PathBuf>,
     /// What to look at; without it, what the runs were trained on
@@ -81,6 +86,9 @@ const ROUTES: &str = "routes";
 
 impl RoutesCommand {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
+        if self.subjects.iter().any(|path| RoutingHistory::is_log(path)) {
+            return self.show_logs();
+        }
         let mut watch = Watch::new();
         let (found, folder) = self.look(&mut watch, device)?;
         drop(watch);
@@ -91,6 +99,22 @@ impl RoutesCommand {
             show(model, found.models.len() > 1)?;
         }
         say(format!("report: {}", folder.join("routes.html").display()))
+    }
+
+    /// What servers have kept.
+    fn show_logs(&self) -> Result<()> {
+        if !self.subjects.iter().all(|path| RoutingHistory::is_log(path)) {
+            bail!("models are looked at by themselves, and so are logs of servers (.jsonl)");
+        }
+        if self.out.is_some() || !self.options().is_empty() {
+            bail!("a log is shown as it is, or with --json; other options are those of models");
+        }
+        let read = |path: &PathBuf| RoutingHistory::read(path);
+        let all: Vec<RoutingHistory> = self.subjects.iter().map(read).collect::<Result<_>>()?;
+        match self.json {
+            true => say_json(&all),
+            false => all.iter().try_for_each(RoutingHistory::show),
+        }
     }
 
     /// Looks and writes the report.

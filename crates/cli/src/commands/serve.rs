@@ -99,9 +99,12 @@ pub(crate) struct Serve {
     /// Where a line of JSON per request goes; - is standard error
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
-    /// Where the load of experts goes, a line of JSON per layer and minute
+    /// Where the load of experts goes, a line of JSON per layer and minute, for omma routes
     #[arg(long, value_name = "FILE")]
     log_routing: Option<PathBuf>,
+    /// Seconds between two entries of it
+    #[arg(long, default_value_t = 60, value_name = "S", requires = "log_routing", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    log_routing_every: u32,
     /// Print the address and the names of the models as JSON
     #[arg(long)]
     json: bool,
@@ -145,15 +148,19 @@ impl Serve {
         let [terminate, interrupt] = ends;
         let (terminate, interrupt) = (terminate?, interrupt?);
         tokio::spawn(reload_on(signal(SignalKind::hangup())?, server.clone()));
-        if let Some(to) = routing {
-            tokio::spawn(log_routing(server.clone(), to));
-        }
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let every = Duration::from_secs(self.log_routing_every.into());
+        let log = routing.map(|to| tokio::spawn(log_routing(server.clone(), to, every, ended)));
         let models = server.names();
         match self.json {
             true => say(json!({ "address": format!("http://{address}"), "models": models }))?,
             false => say(format!("serving {} on http://{address}", models.join(", ")))?,
         }
         serve(server, listener, asked_to_end(terminate, interrupt)).await?;
+        drop(end);
+        if let Some(log) = log {
+            log.await?;
+        }
         note("everything that was asked is answered");
         Ok(())
     }

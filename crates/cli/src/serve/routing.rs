@@ -8,34 +8,70 @@ use std::{
 };
 
 use omma_serve::Server;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use tokio::{sync::oneshot::Receiver, time::timeout};
 
-/// Between two entries.
-const EVERY: Duration = Duration::from_secs(60);
+/// A line: what the experts of a layer had to do lately.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct RoutingEntry {
+    /// Seconds since 1970.
+    pub(super) time: u64,
+    /// The model as it is served.
+    pub(super) model: String,
+    /// The model that the layer is in; of an ensemble, one of several.
+    pub(super) part: String,
+    pub(super) block: usize,
+    /// Images that the layer has seen since it is served.
+    #[serde(default)]
+    pub(super) images: u64,
+    /// `[E]`: shares, newer images counting more.
+    pub(super) load: Vec<f64>,
+    /// `[E]`: shares on the test images of the training run, where they are known.
+    #[serde(default)]
+    pub(super) training: Option<Vec<f64>>,
+}
 
-/// Appends what the experts of all models had to do lately, again and again.
-pub(crate) async fn log_routing(server: Arc<Server>, mut to: File) {
+/// Appends what the experts of all models had to do lately, again and again, and once more in the end.
+///
+/// - `ended`: when the other half is dropped, it is the end
+pub(crate) async fn log_routing(
+    server: Arc<Server>,
+    mut to: File,
+    every: Duration,
+    mut ended: Receiver<()>,
+) {
     loop {
-        tokio::time::sleep(EVERY).await;
+        let is_over = timeout(every, &mut ended).await.is_ok();
         write(&server, &mut to);
+        if is_over {
+            return;
+        }
     }
 }
 
-/// The same once. A file that cannot be written loses lines, and no answer.
+/// The same once. A file that cannot be written loses lines, which are counted, and no answer.
 fn write(server: &Server, to: &mut File) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    let mut lines = String::new();
-    for (model, loads) in server.expert_loads() {
-        for layer in loads {
-            let sum: f64 = layer.load.iter().sum();
-            let load: Vec<f64> = layer.load.iter().map(|load| load / sum.max(1.0)).collect();
-            let (part, block) = (layer.part, layer.block);
-            let line =
-                json!({ "time": now, "model": model, "part": part, "block": block, "load": load });
-            lines += &format!("{line}\n");
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let (mut lines, mut count) = (Vec::new(), 0);
+    for (model, layers) in server.expert_loads() {
+        for layer in layers {
+            let entry = RoutingEntry {
+                time,
+                model: model.clone(),
+                part: layer.part,
+                block: layer.block,
+                images: layer.images,
+                load: layer.load,
+                training: layer.training,
+            };
+            // Writing to memory does not fail.
+            let _ = serde_json::to_writer(&mut lines, &entry);
+            lines.push(b'\n');
+            count += 1;
         }
     }
-    if let Err(error) = to.write_all(lines.as_bytes()) {
+    if let Err(error) = to.write_all(&lines) {
         tracing::warn!(%error, "the load of experts was not kept");
+        server.lost_log_lines(count);
     }
 }

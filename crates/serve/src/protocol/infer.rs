@@ -52,11 +52,11 @@ pub(super) async fn infer(
     let Arrived { headers, bytes, deadline, .. } = &arrived;
     let json_length = headers.get(JSON_LENGTH).and_then(|length| length.to_str().ok());
     let (own, json_length) = (bytes.clone(), json_length.map(str::to_owned));
-    let parse = move || InferRequest::parse(&own, json_length.as_deref());
+    let most = server.options.max_images.min(server.options.batching.max_queue);
+    let parse = move || InferRequest::parse(&own, json_length.as_deref(), most);
     let InferRequest { id, inputs, outputs: wanted, binary } =
         server.blocking(*deadline, parse).await?;
     let (images, count) = Images::of(inputs)?;
-    let most = server.options.max_images.min(server.options.batching.max_queue);
     match count {
         0 => return Err(ServeError::Unprocessable("there is no image in the request".to_owned())),
         count if count > most => {
@@ -90,7 +90,7 @@ pub(super) async fn infer(
     if let Some(id) = id {
         head["id"] = id.into();
     }
-    let (bytes, length) = written(head, &chosen);
+    let (bytes, length) = written(&head, &chosen)?;
     let kind = if length.is_some() { "application/octet-stream" } else { "application/json" };
     let mut response = ([(header::CONTENT_TYPE, kind)], bytes).into_response();
     if let Some(length) = length {

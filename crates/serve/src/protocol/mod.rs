@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `metadata.rs` | health, what there is, replacing models |
 //! | `tensor.rs` | tensors in JSON and in the binary extension |
+//! | `data.rs` | the values of a tensor in JSON |
 //! | `infer.rs` | images in, predictions out |
 //!
 //! A model has one input, `image`: `FP32 [n, H, W, 3]` from 0 to 1, `UINT8 [n, h, w, 3]` of any size, or `BYTES [n]`
 //! with files (JPEG, PNG, WebP, BMP; in JSON as base64).
 
+mod data;
 mod infer;
 mod metadata;
 mod tensor;

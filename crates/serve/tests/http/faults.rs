@@ -27,6 +27,20 @@ fn a_slow_body_is_given_up() {
 }
 
 #[test]
+fn who_does_not_take_its_answers_loses_its_place() {
+    let options = Options { timeout: Duration::from_millis(500), max_connections: 1, ..quick() };
+    let running = Running::with(options);
+    let mut greedy = TcpStream::connect(running.address).unwrap();
+    greedy.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    // Pages of 14 kB, of which the buffers of the system hold some megabytes: more than are ever in them.
+    let page = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+    let _ = greedy.write_all(&page.repeat(4000));
+    let began = Instant::now();
+    assert_eq!(get(running.address, "/v2/health/live").status, 200, "there is one place");
+    assert!(began.elapsed() < Duration::from_secs(10), "it was not freed in time");
+}
+
+#[test]
 fn many_that_hang_up_in_the_middle_cost_nothing() {
     let running = Running::with(quick());
     let whole = request("POST", "/predict", &[], &png(1));
