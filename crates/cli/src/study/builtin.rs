@@ -62,6 +62,8 @@ pub(crate) const STUDIES: &[(&str, &[(&str, &str)])] = &[
             ("study.toml", include_str!("../../studies/e3-variants/study.toml")),
             ("upstream-vmoe.toml", include_str!("../../studies/e3-variants/upstream-vmoe.toml")),
             ("fine-vmoe.toml", include_str!("../../studies/e3-variants/fine-vmoe.toml")),
+            ("upstream-vit.toml", include_str!("../../studies/e3-variants/upstream-vit.toml")),
+            ("fine-vit.toml", include_str!("../../studies/e3-variants/fine-vit.toml")),
         ],
     ),
     (
