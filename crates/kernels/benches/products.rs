@@ -26,39 +26,50 @@ fn random(count: usize) -> Vec<f32> {
 }
 
 /// Fused multiply-adds of independent registers, without memory; returns FLOPs.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn multiply_adds(rounds: usize) -> f64 {
-    use std::arch::x86_64::*;
-    const CHAINS: usize = 12;
-    let mut sums: [__m256; CHAINS] =
-        std::array::from_fn(|chain| _mm256_set1_ps(black_box(1.0 + chain as f32)));
-    let (factor, term) = (_mm256_set1_ps(0.999), _mm256_set1_ps(0.001));
-    for _ in 0..rounds {
-        for sum in &mut sums {
-            *sum = _mm256_fmadd_ps(*sum, factor, term);
+macro_rules! multiply_adds {
+    ($name:ident, $features:literal, $register:ty, $lanes:literal, $spread:ident, $fma:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        fn $name(rounds: usize) -> f64 {
+            use std::arch::x86_64::*;
+            const CHAINS: usize = 12;
+            let mut sums: [$register; CHAINS] =
+                std::array::from_fn(|chain| $spread(black_box(1.0 + chain as f32)));
+            let (factor, term) = ($spread(0.999), $spread(0.001));
+            for _ in 0..rounds {
+                for sum in &mut sums {
+                    *sum = $fma(*sum, factor, term);
+                }
+            }
+            black_box(sums);
+            (rounds * CHAINS * $lanes * 2) as f64
         }
-    }
-    black_box(sums);
-    (rounds * CHAINS * 8 * 2) as f64
+    };
 }
+multiply_adds!(with_avx2, "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_fmadd_ps);
+multiply_adds!(with_avx512, "avx512f", __m512, 16, _mm512_set1_ps, _mm512_fmadd_ps);
 
-/// GFLOP/s of all threads at once, the best of some tries.
+/// GFLOP/s of all threads at once with the widest vectors, the best of some tries.
 fn peak() -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+    {
         const MULTIPLY_ADDS: usize = 2_000_000;
+        let wide = is_x86_feature_detected!("avx512f");
+        let narrow = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
         let try_once = |_| {
             let start = Instant::now();
-            let flops: f64 = rayon::broadcast(|_| {
+            let run = |_: rayon::BroadcastContext| match wide {
                 // SAFETY: the features were detected.
-                unsafe { multiply_adds(MULTIPLY_ADDS) }
-            })
-            .into_iter()
-            .sum();
+                true => unsafe { with_avx512(MULTIPLY_ADDS) },
+                // SAFETY: as above.
+                false => unsafe { with_avx2(MULTIPLY_ADDS) },
+            };
+            let flops: f64 = rayon::broadcast(run).into_iter().sum();
             flops / start.elapsed().as_secs_f64() / 1e9
         };
-        return (0..7).map(try_once).max_by(f64::total_cmp);
+        if wide || narrow {
+            return (0..7).map(try_once).max_by(f64::total_cmp);
+        }
     }
     None
 }

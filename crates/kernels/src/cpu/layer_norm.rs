@@ -78,7 +78,7 @@ multiversion! {
                 *sum += dx * ((x - mean) * inverse);
             }
         }
-        let projection = projection.iter().sum::<f32>() / width;
+        let projection = simd::sum(projection) / width;
         for (x, dx) in x.iter().zip(dx) {
             *dx = (*dx - shift - (x - mean) * inverse * projection) * inverse;
         }

@@ -70,6 +70,26 @@ pub(crate) use multiversion;
 /// Lanes of the partial sums in reductions: two AVX-512 vectors.
 pub(crate) const LANES: usize = 32;
 
+/// One value of all lanes, halves by halves: five steps of vectors, not 31 of values that wait for each other.
+#[inline(always)]
+pub(crate) fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        let (low, high) = lanes.split_at_mut(half);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low = join(*low, *high);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// The sum of all lanes.
+#[inline(always)]
+pub(crate) fn sum(lanes: [f32; LANES]) -> f32 {
+    fold(lanes, |a, b| a + b)
+}
+
 /// `Σ f(a)`, in a fixed order.
 #[inline(always)]
 pub(crate) fn sum_by_lanes(a: &[f32], f: impl Fn(f32) -> f32) -> f32 {
@@ -81,7 +101,7 @@ pub(crate) fn sum_by_lanes(a: &[f32], f: impl Fn(f32) -> f32) -> f32 {
             *lane += f(*a);
         }
     }
-    lanes.iter().sum::<f32>() + rest
+    sum(lanes) + rest
 }
 
 multiversion! {
@@ -95,7 +115,7 @@ multiversion! {
                 *lane += a * b;
             }
         }
-        lanes.iter().sum::<f32>() + rest
+        sum(lanes) + rest
     }
 }
 
@@ -136,7 +156,7 @@ multiversion! {
                 *lane = if *value > *lane { *value } else { *lane };
             }
         }
-        let shift = scale * lanes.iter().fold(f32::NEG_INFINITY, |max, a| if *a > max { *a } else { max });
+        let shift = scale * fold(lanes, |a, b| if b > a { b } else { a });
         let mut lanes = [0.0_f32; LANES];
         for block in row.chunks_mut(LANES) {
             for (lane, value) in lanes.iter_mut().zip(block) {
@@ -146,7 +166,7 @@ multiversion! {
                 *lane += *value;
             }
         }
-        let sum = lanes.iter().sum::<f32>();
+        let sum = sum(lanes);
         let factor = 1.0 / sum;
         for value in row.iter_mut() {
             *value *= factor;
