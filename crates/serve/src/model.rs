@@ -105,7 +105,7 @@ impl Live {
         }
         let mut predictor = Predictor::new(system, metrics.clone());
         facts.alone = predictor.alone();
-        warm(&mut predictor, &facts, &pixels)?;
+        warm(&mut predictor, &facts, &pixels, batching.max_batch.min(WARM))?;
         // A picture's map is large, and is not computed faster beside another.
         let max_batch = if facts.task == Task::Pixels { 1 } else { batching.max_batch };
         let queue = Queue::new(Batching { max_batch, ..batching });
@@ -127,13 +127,28 @@ impl Live {
     }
 }
 
+/// Images that a model is warmed with at most.
+const WARM: usize = 32;
+
 /// Runs everything that the model will be asked for once: the first time takes longest, and what cannot be done
-/// should be known before anybody asks.
-fn warm(predictor: &mut Predictor, facts: &Facts, pixels: &Pixels) -> Result<(), String> {
+/// should be known before anybody asks. A whole batch, so that its memory is there from the beginning.
+fn warm(
+    predictor: &mut Predictor,
+    facts: &Facts,
+    pixels: &Pixels,
+    images: usize,
+) -> Result<(), String> {
     let values = vec![0.0; pixels.resolution.pixels() * 3];
+    let images = 0..images;
     let asks = match facts.task {
-        Task::Classes => vec![Ask::Classes { values, labels: None, experts: true }],
-        Task::Texts => vec![Ask::Vector(values), Ask::Texts(vec!["a picture".to_owned()])],
+        Task::Classes => {
+            let ask = |_| Ask::Classes { values: values.clone(), labels: None, experts: true };
+            images.map(ask).collect()
+        }
+        Task::Texts => {
+            let texts = Ask::Texts(vec!["a picture".to_owned()]);
+            images.map(|_| Ask::Vector(values.clone())).chain([texts]).collect()
+        }
         Task::Pixels => {
             let size = pixels.resolution;
             let grey = omma_data::Picture::filled(size.width, size.height, [127; 3]);

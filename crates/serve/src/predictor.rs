@@ -67,6 +67,8 @@ pub(crate) struct Predictor {
     /// Classifiers by the names of their classes, the newest last.
     labelled: Vec<(LabelNames, System)>,
     metrics: Arc<ModelMetrics>,
+    /// Whether what experts do is told: not while it is warmed, with images that nobody sent.
+    is_warm: bool,
 }
 
 /// What passes the model together.
@@ -89,7 +91,7 @@ impl Predictor {
     /// Images pass alone where they would depend on each other.
     pub(crate) fn new(system: System, metrics: Arc<ModelMetrics>) -> Self {
         let alone = system.models().find_map(|model| model.config().depends_on_batch());
-        Self { system, alone, labelled: Vec::new(), metrics }
+        Self { system, alone, labelled: Vec::new(), metrics, is_warm: false }
     }
 
     /// Why every image passes by itself, if that is so.
@@ -99,6 +101,7 @@ impl Predictor {
 
     /// Answers until the queue is closed and empty. A fault in the arithmetic costs the answers of its batch, no more.
     pub(crate) fn serve(mut self, queue: &Queue<Ask, Result<Answer, String>>) {
+        self.is_warm = true;
         while let Some(mut batch) = queue.take() {
             let inputs = std::mem::take(&mut batch.inputs);
             let count = inputs.len();
@@ -180,13 +183,15 @@ impl Predictor {
         mut batch: Batch,
         images: &[Passing],
     ) -> Result<Vec<Result<Answer, String>>, EvalError> {
-        let metrics = self.metrics.clone();
+        let metrics = self.is_warm.then(|| self.metrics.clone());
         let system = match labels {
             Some(labels) => self.labelled(labels)?,
             None => &self.system,
         };
         let outputs = system.logits(&mut batch)?;
-        count(&metrics, system, &outputs.routings, images.len());
+        if let Some(metrics) = metrics {
+            count(&metrics, system, &outputs.routings, images.len());
+        }
         let wanted: Vec<usize> = (0..images.len()).filter(|image| images[*image].experts).collect();
         let mut maps = expert_maps(system, &outputs.routings, images.len(), &wanted).into_iter();
         let answer = |image: usize| {
@@ -204,7 +209,9 @@ impl Predictor {
         };
         let images = batch.len();
         let (vectors, routings) = reader.images(&mut batch)?;
-        count(&self.metrics, &self.system, &[routings], images);
+        if self.is_warm {
+            count(&self.metrics, &self.system, &[routings], images);
+        }
         let answer = |vector: &[f32]| {
             finite(vector)?;
             Ok(Answer::Vectors(vec![vector.to_vec()]))

@@ -104,6 +104,15 @@ fn metrics_tell_requests_batches_experts_and_their_drift() {
 }
 
 #[test]
+fn images_that_warm_a_model_are_not_counted() {
+    let running = Running::with(quick());
+    let text = get(running.address, "/metrics").text();
+    assert!(!text.contains("omma_expert_load_total{"), "{text}");
+    assert_eq!(post(running.address, "/predict", "image/png", &png(1)).status, 200);
+    assert!(get(running.address, "/metrics").text().contains("omma_expert_load_total{"));
+}
+
+#[test]
 fn health_really_runs_the_model() {
     let running = Running::with(quick());
     let health = get(running.address, "/health").json();
