@@ -2,11 +2,15 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use omma_data::{Batch, Picture};
 use omma_eval::{EvalError, PixelMap, System, Templates, Windows, segment};
+use omma_kernels::memory;
 use omma_routing::{Plan, Routing};
 
 use crate::{
@@ -21,6 +25,10 @@ pub(crate) type LabelNames = Arc<[String]>;
 const KEPT_LABELS: usize = 8;
 /// Texts per forward pass.
 const TEXTS: usize = 64;
+
+/// Bytes that may wait for their next use, of all models: a quarter more than a whole batch has left behind. Batches of
+/// every size leave blocks of their own sizes, which would add up to many times what any of them needs.
+static MOST_WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// What a model is asked for.
 #[derive(Debug)]
@@ -102,6 +110,7 @@ impl Predictor {
     /// Answers until the queue is closed and empty. A fault in the arithmetic costs the answers of its batch, no more.
     pub(crate) fn serve(mut self, queue: &Queue<Ask, Result<Answer, String>>) {
         self.is_warm = true;
+        MOST_WAITING.fetch_max(memory::waiting().saturating_mul(5) / 4, Ordering::Relaxed);
         while let Some(mut batch) = queue.take() {
             let inputs = std::mem::take(&mut batch.inputs);
             let count = inputs.len();
@@ -114,6 +123,9 @@ impl Predictor {
             let queued: Vec<_> = batch.queued().collect();
             let computed = batch.answer(answers);
             self.metrics.computed(&queued, computed, queue.len());
+            if memory::waiting() > MOST_WAITING.load(Ordering::Relaxed) {
+                memory::give_back();
+            }
         }
     }
 
