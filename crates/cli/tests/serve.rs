@@ -130,6 +130,8 @@ fn a_run_is_served_as_predict_has_it_and_replaced_and_ended_by_signals() {
     server.signal("-HUP");
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(told("/predict")["top"], expected);
+    // Images that warmed it are not counted, and nobody has asked it since.
+    assert_eq!(told("/predict?model=both")["members"], 2);
     server.signal("-TERM");
     assert_eq!(server.process.wait().unwrap().code(), Some(0));
     let log = fs::read_to_string(folder.join("log.jsonl")).unwrap();

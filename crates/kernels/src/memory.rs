@@ -107,6 +107,11 @@ impl FreeLists {
     }
 }
 
+/// Bytes that wait for their next use, as [`give_back`] would return them.
+pub fn waiting() -> usize {
+    FREE.kept.load(Ordering::Relaxed) + scratch::waiting()
+}
+
 /// Returns all memory that waits for its next use: blocks of [`Allocator`], if it is the program's, and
 /// buffers of this crate's operations.
 pub fn give_back() {
@@ -260,6 +265,7 @@ mod tests {
             Allocator.dealloc(block, layout);
         }
         assert_ne!(FREE.heads[class].load(Ordering::Relaxed), 0);
+        assert!(waiting() >= layout.size());
         give_back();
         assert_eq!(FREE.heads[class].load(Ordering::Relaxed), 0);
         assert!(FREE.take(class, of_class.size()).is_null());

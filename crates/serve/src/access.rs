@@ -185,10 +185,7 @@ impl Drop for Watched {
             "timing": self.timing,
         });
         access.line(format!("{line}\n"));
-        let lost = access.lost();
-        if lost > 0 {
-            metrics.log_lines_lost.inc_by(lost);
-        }
+        self.server.count_lost_lines();
     }
 }
 

@@ -7,7 +7,7 @@ use axum::{
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::{
     sync::OwnedSemaphorePermit,
-    time::{Instant, timeout_at},
+    time::{Duration, Instant, timeout, timeout_at},
 };
 
 use crate::{
@@ -15,6 +15,8 @@ use crate::{
     server::Server,
 };
 
+/// How long the rest of a body is taken that is not read.
+const LINGER: Duration = Duration::from_secs(2);
 /// What room is counted in.
 const UNIT: usize = 1 << 10;
 
@@ -34,6 +36,12 @@ pub(crate) fn room(bytes: usize) -> usize {
     bytes / UNIT
 }
 
+/// Takes a body and keeps nothing of it, for a moment: who is cut off while it sends does not read why.
+async fn forget(mut body: Body) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = timeout(LINGER, rest).await;
+}
+
 impl Server {
     /// Waits for the whole body. One that is too large is refused before it is read where its length is known, and
     /// one that comes too slowly is given up.
@@ -49,6 +57,7 @@ impl Server {
         let length: Option<usize> = length.and_then(|length| length.parse().ok());
         let too_large = || ServeError::TooLarge(format!("the body has more than {most} bytes"));
         if length.is_some_and(|length| length > most) {
+            forget(body).await;
             return Err(too_large());
         }
         let needed = length.unwrap_or(most).div_ceil(UNIT).clamp(1, room(self.options.max_held));

@@ -1,7 +1,7 @@
 //! A model under its name: what it is, the thread that runs it, and how it is replaced by a newer one.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock, mpsc::sync_channel},
     thread::JoinHandle,
 };
 
@@ -105,15 +105,25 @@ impl Live {
         }
         let mut predictor = Predictor::new(system, metrics.clone());
         facts.alone = predictor.alone();
-        warm(&mut predictor, &facts, &pixels)?;
         // A picture's map is large, and is not computed faster beside another.
         let max_batch = if facts.task == Task::Pixels { 1 } else { batching.max_batch };
         let queue = Queue::new(Batching { max_batch, ..batching });
-        let own = queue.clone();
+        let (own, known, size) = (queue.clone(), facts.clone(), pixels);
+        let (warmed, is_warm) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name(format!("model {name}"))
-            .spawn(move || predictor.serve(&own))
+            .spawn(move || {
+                // Here, because memory is at hand for the thread that has had it before.
+                let done = warm(&mut predictor, &known, &size, max_batch.min(WARM));
+                let works = done.is_ok();
+                // Whoever asked for the model waits for this.
+                let _ = warmed.send(done);
+                if works {
+                    predictor.serve(&own);
+                }
+            })
             .map_err(|error| format!("there is no thread for {name}: {error}"))?;
+        is_warm.recv().unwrap_or_else(|_| Err(format!("{name} could not be run")))?;
         Ok(Self { facts, pixels, queue, metrics, photos, thread: Mutex::new(Some(thread)) })
     }
 
@@ -127,13 +137,28 @@ impl Live {
     }
 }
 
+/// Images that a model is warmed with at most.
+const WARM: usize = 32;
+
 /// Runs everything that the model will be asked for once: the first time takes longest, and what cannot be done
-/// should be known before anybody asks.
-fn warm(predictor: &mut Predictor, facts: &Facts, pixels: &Pixels) -> Result<(), String> {
+/// should be known before anybody asks. A whole batch, so that its memory is there from the beginning.
+fn warm(
+    predictor: &mut Predictor,
+    facts: &Facts,
+    pixels: &Pixels,
+    images: usize,
+) -> Result<(), String> {
     let values = vec![0.0; pixels.resolution.pixels() * 3];
+    let images = 0..images;
     let asks = match facts.task {
-        Task::Classes => vec![Ask::Classes { values, labels: None, experts: true }],
-        Task::Texts => vec![Ask::Vector(values), Ask::Texts(vec!["a picture".to_owned()])],
+        Task::Classes => {
+            let ask = |_| Ask::Classes { values: values.clone(), labels: None, experts: true };
+            images.map(ask).collect()
+        }
+        Task::Texts => {
+            let texts = Ask::Texts(vec!["a picture".to_owned()]);
+            images.map(|_| Ask::Vector(values.clone())).chain([texts]).collect()
+        }
         Task::Pixels => {
             let size = pixels.resolution;
             let grey = omma_data::Picture::filled(size.width, size.height, [127; 3]);

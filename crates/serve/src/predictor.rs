@@ -2,11 +2,15 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use omma_data::{Batch, Picture};
 use omma_eval::{EvalError, PixelMap, System, Templates, Windows, segment};
+use omma_kernels::memory;
 use omma_routing::{Plan, Routing};
 
 use crate::{
@@ -21,6 +25,10 @@ pub(crate) type LabelNames = Arc<[String]>;
 const KEPT_LABELS: usize = 8;
 /// Texts per forward pass.
 const TEXTS: usize = 64;
+
+/// Bytes that may wait for their next use, of all models: a quarter more than a whole batch has left behind. Batches of
+/// every size leave blocks of their own sizes, which would add up to many times what any of them needs.
+static MOST_WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// What a model is asked for.
 #[derive(Debug)]
@@ -67,6 +75,8 @@ pub(crate) struct Predictor {
     /// Classifiers by the names of their classes, the newest last.
     labelled: Vec<(LabelNames, System)>,
     metrics: Arc<ModelMetrics>,
+    /// Whether what experts do is told: not while it is warmed, with images that nobody sent.
+    is_warm: bool,
 }
 
 /// What passes the model together.
@@ -89,7 +99,7 @@ impl Predictor {
     /// Images pass alone where they would depend on each other.
     pub(crate) fn new(system: System, metrics: Arc<ModelMetrics>) -> Self {
         let alone = system.models().find_map(|model| model.config().depends_on_batch());
-        Self { system, alone, labelled: Vec::new(), metrics }
+        Self { system, alone, labelled: Vec::new(), metrics, is_warm: false }
     }
 
     /// Why every image passes by itself, if that is so.
@@ -99,6 +109,8 @@ impl Predictor {
 
     /// Answers until the queue is closed and empty. A fault in the arithmetic costs the answers of its batch, no more.
     pub(crate) fn serve(mut self, queue: &Queue<Ask, Result<Answer, String>>) {
+        self.is_warm = true;
+        MOST_WAITING.fetch_max(memory::waiting().saturating_mul(5) / 4, Ordering::Relaxed);
         while let Some(mut batch) = queue.take() {
             let inputs = std::mem::take(&mut batch.inputs);
             let count = inputs.len();
@@ -111,6 +123,9 @@ impl Predictor {
             let queued: Vec<_> = batch.queued().collect();
             let computed = batch.answer(answers);
             self.metrics.computed(&queued, computed, queue.len());
+            if memory::waiting() > MOST_WAITING.load(Ordering::Relaxed) {
+                memory::give_back();
+            }
         }
     }
 
@@ -180,13 +195,15 @@ impl Predictor {
         mut batch: Batch,
         images: &[Passing],
     ) -> Result<Vec<Result<Answer, String>>, EvalError> {
-        let metrics = self.metrics.clone();
+        let metrics = self.is_warm.then(|| self.metrics.clone());
         let system = match labels {
             Some(labels) => self.labelled(labels)?,
             None => &self.system,
         };
         let outputs = system.logits(&mut batch)?;
-        count(&metrics, system, &outputs.routings, images.len());
+        if let Some(metrics) = metrics {
+            count(&metrics, system, &outputs.routings, images.len());
+        }
         let wanted: Vec<usize> = (0..images.len()).filter(|image| images[*image].experts).collect();
         let mut maps = expert_maps(system, &outputs.routings, images.len(), &wanted).into_iter();
         let answer = |image: usize| {
@@ -204,7 +221,9 @@ impl Predictor {
         };
         let images = batch.len();
         let (vectors, routings) = reader.images(&mut batch)?;
-        count(&self.metrics, &self.system, &[routings], images);
+        if self.is_warm {
+            count(&self.metrics, &self.system, &[routings], images);
+        }
         let answer = |vector: &[f32]| {
             finite(vector)?;
             Ok(Answer::Vectors(vec![vector.to_vec()]))

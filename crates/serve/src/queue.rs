@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 pub struct Batching {
     /// Images of a batch at most.
     pub max_batch: usize,
-    /// How long the first image of a batch waits for company.
+    /// How long the first image of a batch waits for company, where some is to be expected.
     pub max_delay: Duration,
     /// Images that wait at most, those that are being decoded among them.
     pub max_queue: usize,
@@ -69,6 +69,8 @@ struct State<I, O> {
     jobs: VecDeque<Job<I, O>>,
     /// Places that are promised and not filled yet.
     reserved: usize,
+    /// Whether the last batch was of one input alone; before the first, that is not known.
+    was_alone: bool,
     /// Whether nobody waits for company any more.
     hurried: bool,
     closed: bool,
@@ -104,13 +106,19 @@ impl<I, O> State<I, O> {
     fn forget(&mut self) {
         self.jobs.retain(|job| !job.reply.is_closed());
     }
+
+    /// Whether others are likely to come soon: some are on their way, or came together a moment ago. One client that
+    /// asks for one image after the other would wait in vain every time.
+    fn expects_company(&self) -> bool {
+        self.reserved > 0 || self.jobs.len() > 1 || !self.was_alone
+    }
 }
 
 impl<I, O> Queue<I, O> {
     pub(crate) fn new(batching: Batching) -> Arc<Self> {
         let jobs = VecDeque::with_capacity(batching.max_queue);
-        let state = Mutex::new(State { jobs, reserved: 0, hurried: false, closed: false });
-        Arc::new(Self { batching, state, changed: Condvar::new() })
+        let state = State { jobs, reserved: 0, was_alone: false, hurried: false, closed: false };
+        Arc::new(Self { batching, state: Mutex::new(state), changed: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State<I, O>> {
@@ -149,8 +157,8 @@ impl<I, O> Queue<I, O> {
         self.changed.notify_all();
     }
 
-    /// The next batch: as soon as there are enough inputs, or the first has waited long enough. Inputs whose deadline
-    /// has passed, and those that nobody waits for any more, are not in it. Nothing once the queue is closed and empty.
+    /// The next batch: as soon as there are enough inputs, no more are to be expected, or the first has waited long
+    /// enough. Inputs whose deadline has passed, and those that nobody waits for any more, are not in it. Nothing once the queue is closed and empty.
     pub(crate) fn take(&self) -> Option<Batch<I, O>> {
         let Batching { max_batch, max_delay, .. } = self.batching;
         let mut state = self.state();
@@ -165,13 +173,15 @@ impl<I, O> Queue<I, O> {
             };
             let waits = max_delay.saturating_sub(first.arrived.elapsed());
             let hurried = state.hurried || state.closed;
-            if state.jobs.len() < max_batch && !hurried && !waits.is_zero() {
+            let waits_for_others = !hurried && !waits.is_zero() && state.expects_company();
+            if state.jobs.len() < max_batch && waits_for_others {
                 let waited = self.changed.wait_timeout(state, waits);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
             let batch = Batch::of(&mut state.jobs, max_batch);
             if !batch.inputs.is_empty() {
+                state.was_alone = batch.inputs.len() == 1;
                 return Some(batch);
             }
         }
@@ -203,6 +213,8 @@ impl<I, O> Drop for Places<I, O> {
     fn drop(&mut self) {
         if self.left > 0 {
             self.queue.state().reserved -= self.left;
+            // Somebody may be waiting for them.
+            self.queue.changed.notify_one();
         }
     }
 }
@@ -266,6 +278,28 @@ mod tests {
         assert!(began.elapsed() < Duration::from_millis(25), "a full batch waits for nobody");
         assert_eq!(queue.take().unwrap().inputs, [3]);
         assert!(began.elapsed() >= Duration::from_millis(20), "one alone waits for company");
+    }
+
+    #[test]
+    fn who_came_alone_before_waits_only_for_those_on_their_way() {
+        let delay = Duration::from_millis(300);
+        let queue = queue(4, delay, 8);
+        let _first = ask(&queue, 0);
+        assert_eq!(queue.take().unwrap().inputs, [0]);
+        for _ in 0..3 {
+            let _one = ask(&queue, 0);
+            let began = Instant::now();
+            assert_eq!(queue.take().unwrap().inputs, [0]);
+            assert!(began.elapsed() < delay / 2, "nobody else was there, and nobody is waited for");
+        }
+        let _one = ask(&queue, 1);
+        let mut promised = queue.reserve(1).unwrap();
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| queue.take().unwrap().inputs);
+            std::thread::sleep(delay / 10);
+            let _two = promised.fill(2, Instant::now() + LONG);
+            assert_eq!(taken.join().unwrap(), [1, 2], "one was on its way");
+        });
     }
 
     #[test]

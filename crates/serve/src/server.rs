@@ -99,6 +99,11 @@ impl Server {
         self.metrics.log_lines_lost.inc_by(lines);
     }
 
+    /// Counts lines of the access log that could not be written so far.
+    pub(crate) fn count_lost_lines(&self) {
+        self.lost_log_lines(self.access.as_ref().map_or(0, AccessLog::lost));
+    }
+
     /// The model of a name; without one, the first.
     pub(crate) fn model(&self, name: Option<&str>) -> Result<&Arc<Model>> {
         let found = match name {

@@ -15,6 +15,12 @@ static POOL: Mutex<Vec<Vec<f32>>> = Mutex::new(Vec::new());
 /// Memory that may wait, in floats: 512 MiB.
 const MOST_WAITING: usize = 128 << 20;
 
+/// Bytes of the buffers that wait.
+pub(crate) fn waiting() -> usize {
+    let pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    pool.iter().map(|buffer| size_of::<f32>() * buffer.len()).sum()
+}
+
 /// Frees the buffers that wait.
 pub(crate) fn give_back() {
     let mut pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

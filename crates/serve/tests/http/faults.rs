@@ -27,6 +27,15 @@ fn a_slow_body_is_given_up() {
 }
 
 #[test]
+fn who_sends_too_much_reads_why() {
+    let running = Running::with(Options { max_body: 1 << 20, ..quick() });
+    let mut greedy = TcpStream::connect(running.address).unwrap();
+    let whole = request("POST", "/predict", &[], &vec![0; 32 << 20]);
+    greedy.write_all(&whole).unwrap();
+    assert_eq!(Reply::read(&mut greedy).unwrap().status, 413);
+}
+
+#[test]
 fn who_does_not_take_its_answers_loses_its_place() {
     let options = Options { timeout: Duration::from_millis(500), max_connections: 1, ..quick() };
     let running = Running::with(options);

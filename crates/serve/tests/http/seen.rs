@@ -51,6 +51,31 @@ fn every_request_has_a_line_and_an_id() {
     assert!(lines[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:"));
 }
 
+/// A disk without room.
+struct Full;
+
+impl Write for Full {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn lines_that_find_no_room_are_counted_when_somebody_looks() {
+    let one = || Ok(subject(system(&[], 3)));
+    let log = AccessLog::new(Full).unwrap();
+    let running = Running::of(vec![("one".to_owned(), load(one))], quick(), Some(log));
+    assert_eq!(post(running.address, "/predict", "image/png", &png(1)).status, 200);
+    // The line is written behind the answer.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let text = get(running.address, "/metrics").text();
+    assert!(text.contains("omma_log_lines_lost_total 1\n"), "{text}");
+}
+
 #[test]
 fn metrics_tell_requests_batches_experts_and_their_drift() {
     let training =
@@ -76,6 +101,15 @@ fn metrics_tell_requests_batches_experts_and_their_drift() {
     let drift = text.lines().find(|line| line.starts_with("omma_expert_load_drift{")).unwrap();
     let drift: f64 = drift.rsplit(' ').next().unwrap().parse().unwrap();
     assert!((0.0..=1.0).contains(&drift) && drift > 0.0, "{drift}");
+}
+
+#[test]
+fn images_that_warm_a_model_are_not_counted() {
+    let running = Running::with(quick());
+    let text = get(running.address, "/metrics").text();
+    assert!(!text.contains("omma_expert_load_total{"), "{text}");
+    assert_eq!(post(running.address, "/predict", "image/png", &png(1)).status, 200);
+    assert!(get(running.address, "/metrics").text().contains("omma_expert_load_total{"));
 }
 
 #[test]
@@ -113,4 +147,22 @@ fn the_document_has_every_route_and_no_other() {
     }
     assert!(routes.len() > 15);
     assert_eq!(written, routes);
+}
+
+#[test]
+fn the_document_describes_what_stands_in_braces() {
+    let running = Running::with(quick());
+    let document = get(running.address, "/openapi.json").json();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let described = methods["parameters"].as_array().map_or(&[][..], Vec::as_slice);
+        let described = described.iter().map(|parameter| {
+            let place = parameter["$ref"].as_str().unwrap().trim_start_matches('#');
+            let parameter = document.pointer(place).unwrap();
+            assert_eq!((&parameter["in"], &parameter["required"]), (&"path".into(), &true.into()));
+            parameter["name"].as_str().unwrap().to_owned()
+        });
+        let in_braces =
+            path.split('{').skip(1).map(|rest| rest.split('}').next().unwrap().to_owned());
+        assert!(described.eq(in_braces), "{path}");
+    }
 }
