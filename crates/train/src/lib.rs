@@ -44,4 +44,7 @@ pub use recipe::{Captions, ContrastRecipe, Recipe};
 pub use resolved::Resolved;
 pub use start::Resume;
 pub use task::{ContrastLoss, Fact, Measure, TaskKind, TaskScores, Unit};
-pub use trainer::{Cooldown, Ended, Observer, Outline, Stop, Trainer, TrainingResult, Weights};
+pub use trainer::{
+    Cooldown, Ended, Follower, Observer, Outline, Stop, Trainer, TrainingResult, Weights, lead,
+    meet, same_data,
+};
