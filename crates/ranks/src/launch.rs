@@ -29,7 +29,7 @@ const RANKS: [&str; 1] = ["PMIX_RANK"];
 pub fn connect() -> Result<World, LaunchError> {
     let said = |name: &&str| std::env::var(name).ok();
     let size = SIZES.iter().find_map(said);
-    let launched = size.is_some() || RANKS.iter().any(|name| said(&name).is_some());
+    let launched = size.is_some() || RANKS.iter().any(|name| said(name).is_some());
     match size.as_deref() {
         _ if !launched => Ok(World::alone()),
         Some("1") => Ok(World::alone()),

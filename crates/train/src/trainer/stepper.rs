@@ -47,6 +47,9 @@ pub(super) struct Taken {
     pub(super) norm: f64,
 }
 
+/// What each part of a rank found, by its number, and the gradients of each of its shards.
+type OwnParts = (Vec<(usize, Facts)>, Vec<Vec<Vec<f32>>>);
+
 /// Where a step is.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct At {
@@ -144,14 +147,8 @@ impl Stepper {
         Ok(Taken { facts, norm })
     }
 
-    /// Runs the parts of a step that are this rank's: what each found, by its number, and the sum of the gradients
-    /// of every shard.
-    fn own_parts(
-        &self,
-        resolved: &Resolved,
-        feed: &mut Feed,
-        step: u64,
-    ) -> Result<(Vec<(usize, Facts)>, Vec<Vec<Vec<f32>>>)> {
+    /// Runs the parts of a step that are this rank's.
+    fn own_parts(&self, resolved: &Resolved, feed: &mut Feed, step: u64) -> Result<OwnParts> {
         let Resolved { recipe, task, .. } = resolved;
         let Share { shards, own } = &self.share;
         let seed = Seed::new(recipe.seed).named("step").numbered(step);
