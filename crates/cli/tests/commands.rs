@@ -156,3 +156,29 @@ fn every_command_explains_itself_with_an_example() {
         assert!(text.contains(&format!("omma {command} ")), "{text}");
     }
 }
+
+#[test]
+fn plan_says_what_a_step_of_many_ranks_takes() {
+    let speed = ["--flops", "50T", "--bandwidth", "25GB/s", "--memory-bandwidth", "1TB/s"];
+    let all = [&["plan", "vmoe", "--set", "train.batch=1024", "--ranks", "8,64,1024"], &speed[..]];
+    let text = run(&all.concat());
+    assert!(text.contains("images/s") && text.contains("beyond"), "{text}");
+    let json = run(&[&all.concat()[..], &["--json"]].concat());
+    let plan: Value = serde_json::from_str(&json).unwrap();
+    let layouts = plan["layouts"].as_array().unwrap();
+    assert_eq!(layouts.len(), 3);
+    let efficiency = |n: usize| layouts[n]["efficiency"].as_f64().unwrap();
+    assert!(efficiency(0) > efficiency(1) && efficiency(1) > efficiency(2));
+    let odd = [&["plan", "vmoe", "--ranks", "7"], &speed[..]].concat();
+    assert!(fail(&odd).contains("cannot be spread evenly over 7 ranks"));
+}
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn several_processes_without_mpi_do_not_all_train_the_same() {
+    let mut command = Command::cargo_bin("omma").unwrap();
+    let output = command.arg("train").env("OMPI_COMM_WORLD_SIZE", "4").output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("one of 4") && message.contains("--features mpi"), "{message}");
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -36,7 +36,7 @@ pub use error::{DataError, Result};
 pub use holding_out::HoldingOut;
 pub use loader::{
     Batch, Change, Cursor, EvalLoader, MaskedPicture, MaskedPictures, Order, Pixels, TrainLoader,
-    TrainOptions, transformed_mask,
+    TrainOptions, Turns, transformed_mask,
 };
 pub use mask::IGNORED;
 pub use mixture::Mixture;

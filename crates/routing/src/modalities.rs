@@ -1,12 +1,14 @@
 //! How healthy a routing is for each modality of its tokens (paper 002 §4, App. C).
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     plan::{Plan, SparsePlan},
     router::Routing,
 };
 
 /// Sums over the tokens of one modality. Those of several batches add up.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModalityStatistics {
     /// Which modality.
     pub modality: usize,

@@ -54,6 +54,8 @@ pub enum TrainError {
     Damaged { path: PathBuf, why: String },
     #[error("{why}\n\n{layers}\n\n{last_good}")]
     Diverged { why: String, layers: String, last_good: String },
+    #[error("{what}")]
+    OnRank { what: String, diverged: bool },
     #[error("the threads of train.shards cannot be started: {0}")]
     Threads(String),
     #[error(transparent)]

@@ -7,9 +7,10 @@
 //! | `freezing.rs` | which parameters do not learn |
 //! | `activations/` | what a frozen part makes of images, kept on disk |
 //! | `memory.rs` | how much memory a step takes, before the first one |
+//! | `plan.rs` | how long a step of many ranks would take |
 //! | `task/` | what a model is trained for: targets, loss, scores, what a report shows |
 //! | `start/` | what a run begins with, or goes on with |
-//! | `trainer/` | one pass, several side by side, the loop around them, and its end |
+//! | `trainer/` | one pass, several side by side or on several ranks, the loop around them, and its end |
 //! | `optimiser/` | how weights move |
 //! | `run/` | a run on disk: checkpoints that appear whole or not at all |
 //! | `norm.rs` | a number that is learned from drawn tokens (paper 004 App. C) |
@@ -31,6 +32,7 @@ mod activations;
 mod error;
 mod freezing;
 mod memory;
+mod plan;
 mod report;
 mod resolved;
 mod start;
@@ -40,8 +42,12 @@ mod trainer;
 pub use error::{Result, TrainError};
 pub use freezing::Freeze;
 pub use memory::StepMemory;
+pub use plan::{Layout, Plan, RankSpeed};
 pub use recipe::{Captions, ContrastRecipe, Recipe};
 pub use resolved::Resolved;
 pub use start::Resume;
 pub use task::{ContrastLoss, Fact, Measure, TaskKind, TaskScores, Unit};
-pub use trainer::{Cooldown, Ended, Observer, Outline, Stop, Trainer, TrainingResult, Weights};
+pub use trainer::{
+    Cooldown, Ended, Follower, Observer, Outline, Stop, Trainer, TrainingResult, Weights, lead,
+    meet, same_data,
+};

@@ -26,6 +26,13 @@ pub struct StepMemory {
     pub loading: u64,
 }
 
+/// How many parameters a model has, and how many of them learn.
+pub(crate) struct ParameterCounts {
+    pub(crate) all: u64,
+    pub(crate) learning: u64,
+    freezing: Freezing,
+}
+
 /// The program before it has read anything, and what its allocator keeps beside what is in use.
 const PROGRAM: u64 = 40 << 20;
 /// The share of what there is that a run is planned for; the rest is the system's.
@@ -60,8 +67,8 @@ fn gibibytes(bytes: u64) -> String {
 }
 
 impl Recipe {
-    /// What a step takes.
-    pub fn step_memory(&self) -> Result<StepMemory> {
+    /// How many parameters there are.
+    pub(crate) fn parameter_counts(&self) -> Result<ParameterCounts> {
         let model = self.model.init(Seed::new(0), &Device::flex())?;
         let freezing = self.train.freeze.of(&model)?;
         let (mut all, mut learning) = (0_u64, 0_u64);
@@ -72,6 +79,12 @@ impl Recipe {
                 learning = learning.saturating_add(size);
             }
         }
+        Ok(ParameterCounts { all, learning, freezing })
+    }
+
+    /// What a step takes.
+    pub fn step_memory(&self) -> Result<StepMemory> {
+        let ParameterCounts { all, learning, freezing } = self.parameter_counts()?;
         Ok(StepMemory {
             program: PROGRAM,
             weights: bytes(self.weights(all, learning)),
@@ -82,11 +95,13 @@ impl Recipe {
 
     /// Floats of the model, and of what belongs to those of its weights that learn: a copy on the host, the
     /// optimiser's memory and the average, and beside them either the gradients of the parts that are
-    /// computed at a time, twice, with their sum and the next weights, or what is being saved.
+    /// computed at a time, twice, with their sum and the next weights, or what is being saved. Where shards are
+    /// computed in several rounds, each has a sum of its own.
     fn weights(&self, all: u64, learning: u64) -> u64 {
         let remembered = self.optimiser.vectors_per_parameter();
         let average = u64::from(self.train.ema > 0.0);
-        let in_step = 2 * self.lanes() + 2;
+        let sums = if self.train.accumulation > 1 { self.train.shards as u64 } else { 1 };
+        let in_step = 2 * self.lanes() + 1 + sums;
         let in_save = remembered + 1;
         let copies = 1 + remembered + average + in_step.max(in_save);
         all.saturating_add(learning.saturating_mul(copies))
@@ -113,7 +128,7 @@ impl Recipe {
     }
 
     /// Floats of the similarities of all images and texts of a batch, with what the loss makes of them.
-    fn similarities(&self) -> u64 {
+    pub(crate) fn similarities(&self) -> u64 {
         const TENSORS: u64 = 8;
         let batch = self.train.batch as u64;
         match self.task {

@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use burn::tensor::Device;
-use omma_data::{Selection, Shared, formats};
+use omma_data::{Selection, Shared, formats, text::Tokenizer};
 use omma_model::checkpoint;
 
 use crate::{
@@ -76,7 +76,18 @@ impl Resolved {
     /// The same for a run that goes on, whose recipe has everything but open data.
     ///
     /// - `run`: its folder
-    pub(crate) fn again(mut recipe: Recipe, run: Option<&Path>, device: &Device) -> Result<Self> {
+    pub(crate) fn again(recipe: Recipe, run: Option<&Path>, device: &Device) -> Result<Self> {
+        let own = run.map(|run| run.join(checkpoint::TOKENIZER)).filter(|path| path.exists());
+        let tokenizer = own.map(|path| Tokenizer::read(&path)).transpose()?;
+        Self::with_tokenizer(recipe, tokenizer, device)
+    }
+
+    /// The same with the tokenizer of a run that goes on, where it has one.
+    pub(crate) fn with_tokenizer(
+        mut recipe: Recipe,
+        tokenizer: Option<Tokenizer>,
+        device: &Device,
+    ) -> Result<Self> {
         // A run may be resumed from another folder.
         recipe.data.name = formats::whole_name(&recipe.data.name);
         let spec = recipe.data_spec();
@@ -84,7 +95,7 @@ impl Resolved {
         let (train, validation) = recipe.data.parts(&recipe.data.captioned(all));
         let train = recipe.data.mixture(train, &spec)?;
         let data = Splits { train, validation, test: recipe.data.captioned(test) };
-        let task = TaskKind::of(&recipe, &data, run)?;
+        let task = TaskKind::of(&recipe, &data, tokenizer)?;
         recipe.model = task.fitted(recipe.model);
         recipe.check()?;
         let memory = recipe.step_memory()?;

@@ -12,6 +12,7 @@ pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod look;
 pub(crate) mod man;
+pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod probe;
 pub(crate) mod prune;

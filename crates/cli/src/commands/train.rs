@@ -5,16 +5,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use clap::Args;
+use omma_ranks::World;
 use omma_train::{
-    Cooldown, Ended, Fact, Recipe, Resolved, Resume, Stop, Trainer, TrainingResult,
+    Cooldown, Ended, Fact, Follower, Recipe, Resolved, Resume, Stop, Trainer, TrainingResult, lead,
+    meet,
     recipe::Request,
     run::{Place, RunFolder},
+    same_data,
 };
 
 use super::note_margin;
 use crate::{
     interrupt::{Interrupted, on_signals},
     progress::TrainingProgress,
+    screen::set_quiet,
     table::{clock, note, rate, say, say_json, short, table},
 };
 
@@ -99,11 +103,19 @@ const RUNS: &str = "runs";
 impl Train {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
         let stop = on_signals()?;
+        let world = omma_ranks::connect()?;
+        if !world.leads() {
+            set_quiet(true);
+            self.follow(world, &stop, device);
+            return Ok(());
+        }
         let mut progress = TrainingProgress::new();
-        let trainer = match &self.resume {
-            Some(which) => self.resume(which, device)?,
-            None => self.start(device)?,
+        let resolved = self.resolved(&world, device)?;
+        let trainer = match resolved {
+            Some(resolved) => self.start(resolved),
+            None => self.resume(device),
         };
+        let trainer = lead(world, trainer)?;
         let run = trainer.run_folder().clone();
         note(format!("{} → {}", trainer.recipe().name, run.path().display()));
         note_margin(&trainer.recipe().model.image);
@@ -120,7 +132,27 @@ impl Train {
         }
     }
 
-    fn start(&self, device: &Device) -> Result<Trainer> {
+    /// Does what rank 0 says. What goes wrong on this rank too is rank 0's to report.
+    fn follow(&self, world: World, stop: &Stop, device: &Device) {
+        let joined = self.resolved(&world, device).and_then(|_| Ok(Follower::join(world, device)?));
+        match joined {
+            Ok(Some(follower)) => follower.run(stop),
+            Ok(None) => {}
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+
+    /// What a new run is to train, the same on all ranks; nothing where a run goes on.
+    fn resolved(&self, world: &World, device: &Device) -> Result<Option<Resolved>> {
+        let asked = match self.resume {
+            Some(_) => Ok(None),
+            None => self.recipe().map(Some),
+        };
+        let Some(recipe) = meet(world, asked)? else { return Ok(None) };
+        Ok(Some(same_data(world, Resolved::new(recipe, device))?))
+    }
+
+    fn recipe(&self) -> omma_train::Result<Recipe> {
         let request = Request {
             data: self.data.clone(),
             columns: self.columns.clone(),
@@ -130,7 +162,10 @@ impl Train {
         };
         let (recipe, notes) = Recipe::find_with_notes(&self.recipe, &request)?;
         notes.iter().for_each(note);
-        let resolved = Resolved::new(recipe, device)?;
+        Ok(recipe)
+    }
+
+    fn start(&self, resolved: Resolved) -> Result<Trainer> {
         let place = match &self.run {
             Some(path) => Place::At(path),
             None => Place::Below(Path::new(RUNS)),
@@ -138,7 +173,8 @@ impl Train {
         Ok(Trainer::start(place, resolved)?)
     }
 
-    fn resume(&self, which: &Path, device: &Device) -> Result<Trainer> {
+    fn resume(&self, device: &Device) -> Result<Trainer> {
+        let which = self.resume.as_deref().context("there is no run to go on with")?;
         let path = match which.to_str() {
             Some("latest") => RunFolder::latest(Path::new(RUNS))
                 .with_context(|| format!("`--resume latest` looks in {RUNS}/ below this folder"))?,

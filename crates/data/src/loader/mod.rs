@@ -15,7 +15,7 @@ pub use self::{
     masked::{MaskedPicture, MaskedPictures},
     options::TrainOptions,
     order::Order,
-    train::{Cursor, TrainLoader},
+    train::{Cursor, TrainLoader, Turns},
 };
 
 use omma_base::Resolution;

@@ -26,6 +26,42 @@ use crate::{
 pub struct Cursor {
     /// Batches that were taken since it began.
     pub batches: u64,
+    /// Which of those that follow are taken.
+    pub turns: Turns,
+}
+
+/// Batches that are taken where several take turns, such as the second and third of every four.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turns {
+    /// Batches of a turn.
+    of: u64,
+    /// The first of them that is taken.
+    first: u64,
+    /// How many are.
+    count: u64,
+}
+
+impl Default for Turns {
+    /// All.
+    fn default() -> Self {
+        Self { of: 1, first: 0, count: 1 }
+    }
+}
+
+impl Turns {
+    /// Those of every `of` batches whose places are in `own`.
+    pub fn new(own: std::ops::Range<usize>, of: usize) -> Self {
+        assert!(own.start < own.end && own.end <= of, "{own:?} of {of} batches");
+        Self { of: of as u64, first: own.start as u64, count: own.len() as u64 }
+    }
+}
+
+impl Cursor {
+    /// The numbers of the batches that follow.
+    pub fn numbers(self) -> impl Iterator<Item = u64> + Send + Sync {
+        let Turns { of, first, count } = self.turns;
+        (self.batches..).filter(move |number| (first..first + count).contains(&(number % of)))
+    }
 }
 
 /// Endless training batches: every epoch a new shuffle of all samples, a short last batch left out. Of a
@@ -33,7 +69,8 @@ pub struct Cursor {
 pub struct TrainLoader {
     source: Arc<Source>,
     workers: Workers,
-    started: u64,
+    /// Of the batches that are to be started.
+    numbers: Box<dyn Iterator<Item = u64> + Send + Sync>,
     running: VecDeque<Receiver<Result<Batch>>>,
     schedule: Schedule,
 }
@@ -59,7 +96,7 @@ impl TrainLoader {
         Ok(Self {
             source: Arc::new(Source { data, options, seed, bad }),
             workers,
-            started: cursor.batches,
+            numbers: Box::new(cursor.numbers()),
             running: VecDeque::new(),
             schedule,
         })
@@ -79,12 +116,11 @@ impl TrainLoader {
     }
 
     fn start(&mut self) {
-        let number = self.started;
+        let Some(number) = self.numbers.next() else { return };
         let draws = self.schedule.of(number);
         let (source, seed) =
             (self.source.clone(), self.source.seed.named("batch").numbered(number));
         self.running.push_back(self.workers.start(move || source.batch(&draws, seed)));
-        self.started += 1;
     }
 }
 
@@ -166,7 +202,7 @@ mod tests {
     }
 
     fn batches(data: &Shared, options: TrainOptions, from: u64, count: usize) -> Vec<Batch> {
-        let cursor = Cursor { batches: from };
+        let cursor = Cursor { batches: from, ..Cursor::default() };
         let mut loader = TrainLoader::new(data.clone(), options, Seed::new(4), cursor).unwrap();
         (0..count).map(|_| loader.next_batch().unwrap()).collect()
     }
@@ -250,6 +286,24 @@ mod tests {
                 batches(&data, options(3, 1), from, 20 - from as usize)
             );
         }
+    }
+
+    #[test]
+    fn those_who_take_turns_have_all_batches_between_them() {
+        let data = world(50);
+        let whole = batches(&data, options(2, 2), 4, 12);
+        let of = |own, from| {
+            let cursor = Cursor { batches: from, turns: Turns::new(own, 4) };
+            let mut loader =
+                TrainLoader::new(data.clone(), options(2, 1), Seed::new(4), cursor).unwrap();
+            std::array::from_fn::<_, 6, _>(|_| loader.next_batch().unwrap())
+        };
+        let [halves @ .., late] = [of(0..2, 4), of(2..4, 4), of(1..3, 6)];
+        for (number, batch) in whole.iter().enumerate() {
+            let (turn, place) = (number / 4, number % 4);
+            assert_eq!(*batch, halves[place / 2][2 * turn + place % 2], "batch {number}");
+        }
+        assert_eq!(late[..3], [whole[2].clone(), whole[5].clone(), whole[6].clone()]);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl LayerHealth {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 struct Layer {
     block: usize,
     load: Vec<u64>,
@@ -64,7 +64,7 @@ struct Layer {
 }
 
 /// Sums of one model's statistics, layer by layer.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RoutingTally {
     layers: Vec<Layer>,
 }

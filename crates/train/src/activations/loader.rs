@@ -52,7 +52,7 @@ impl ActivationLoader {
             })
         };
         let read = move || {
-            for number in cursor.batches.. {
+            for number in cursor.numbers() {
                 if send.send(make(number, &mut order)).is_err() {
                     break;
                 }

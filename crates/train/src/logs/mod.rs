@@ -40,8 +40,22 @@ pub struct TrainRecord {
     pub gradient_norm: f64,
     /// Images per second in this interval.
     pub images_per_second: f64,
+    /// What several ranks had to say to each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub communication: Option<CommunicationRecord>,
     /// Every layer with experts.
     pub routing: Vec<LayerHealth>,
+}
+
+/// What a step of several ranks sends, as rank 0 saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CommunicationRecord {
+    /// How many ranks there were.
+    pub ranks: usize,
+    /// Bytes that a rank sent to others per step.
+    pub bytes: f64,
+    /// Seconds per step until everything was there, waiting for slower ranks included.
+    pub seconds: f64,
 }
 
 /// An evaluation on held-out images.
@@ -106,6 +120,9 @@ impl Record {
                     own("train/gradient_norm", record.gradient_norm),
                     own("train/images_per_second", record.images_per_second),
                 ];
+                if let Some(communication) = &record.communication {
+                    all.push(own("train/communication_seconds", communication.seconds));
+                }
                 let score = |(key, value)| (format!("train/{key}"), value);
                 all.extend(record.scores.iter().map(score));
                 for layer in &record.routing {

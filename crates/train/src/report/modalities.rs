@@ -123,6 +123,7 @@ mod tests {
             learning_rate: 0.1,
             gradient_norm: 1.0,
             images_per_second: 1.0,
+            communication: None,
             routing: vec![layer],
         }
     }

@@ -15,6 +15,8 @@ pub struct Environment {
     pub device: &'static str,
     /// Threads.
     pub threads: usize,
+    /// Processes that train together.
+    pub ranks: usize,
     /// The processor.
     pub processor: Option<String>,
     /// Operating system and architecture.
@@ -34,6 +36,7 @@ impl Environment {
             commit: option_env!("OMMA_COMMIT").filter(|commit| !commit.is_empty()),
             device: "cpu",
             threads: rayon::current_num_threads(),
+            ranks: 1,
             processor: processor(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),

@@ -50,7 +50,8 @@ impl Begin {
         Self::with(&resolved.recipe, model)
     }
 
-    fn with(recipe: &Recipe, model: VisionTransformer) -> Result<Self> {
+    /// With a model, nothing remembered yet.
+    pub(crate) fn with(recipe: &Recipe, model: VisionTransformer) -> Result<Self> {
         let freezing = recipe.train.freeze.of(&model)?;
         if recipe.data.cache && freezing.trunk.is_none() {
             return Err(recipe_error(

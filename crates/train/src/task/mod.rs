@@ -9,11 +9,11 @@ mod mimo;
 mod scores;
 mod segmentation;
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 use omma_base::Seed;
-use omma_data::{Shared, TargetKind};
+use omma_data::{Shared, TargetKind, text::Tokenizer};
 use omma_eval::{Watcher, routing::LayerHealth};
 use omma_model::{ModelConfig, VisionTransformer};
 use omma_report::Page;
@@ -62,14 +62,19 @@ impl TaskKind {
 
     /// The task of a recipe on its data.
     ///
-    /// - `run`: the folder of a run that goes on
-    pub(crate) fn of(recipe: &Recipe, data: &Splits, run: Option<&Path>) -> Result<Arc<dyn Task>> {
+    /// - `tokenizer`: that of a run that goes on
+    pub(crate) fn of(
+        recipe: &Recipe,
+        data: &Splits,
+        tokenizer: Option<Tokenizer>,
+    ) -> Result<Arc<dyn Task>> {
         match recipe.task {
             Self::Classification => Ok(Arc::new(Classification::new(recipe, data)?)),
             Self::Segmentation => Ok(Arc::new(Segmentation::new(recipe, data)?)),
             Self::Contrast => {
                 Contrast::check(recipe, data)?;
-                let tokenizer = found_tokenizer(recipe, run, &data.train)?;
+                let found = || found_tokenizer(recipe, &data.train);
+                let tokenizer = tokenizer.map_or_else(found, Ok)?;
                 Ok(Arc::new(Contrast::new(recipe, tokenizer)))
             }
         }

@@ -27,7 +27,7 @@ struct Layer {
 
 impl Divergence<'_> {
     /// An error, if this step went wrong; `last_good` says what to go back to.
-    pub(crate) fn check(&self, last_good: &str) -> Result<(), TrainError> {
+    pub(crate) fn check(&self, last_good: &dyn Fn() -> String) -> Result<(), TrainError> {
         let Self { step, loss, gradient_norm, limit, .. } = *self;
         match () {
             () if !loss.is_finite() => {
@@ -50,9 +50,9 @@ impl Divergence<'_> {
     }
 
     /// What is said of a run that has diverged.
-    pub(crate) fn error(&self, why: &str, last_good: &str) -> TrainError {
+    pub(crate) fn error(&self, why: &str, last_good: &dyn Fn() -> String) -> TrainError {
         let why = format!("training has diverged: {why}; try a lower optimiser.learning_rate");
-        TrainError::Diverged { why, layers: self.layers(), last_good: last_good.to_owned() }
+        TrainError::Diverged { why, layers: self.layers(), last_good: last_good() }
     }
 
     /// A line per part of the model: RMS of weights and gradients, and how many are not finite.

@@ -1,9 +1,13 @@
 //! Sums between two lines of the log.
 
 use omma_eval::routing::LayerHealth;
+use omma_ranks::{Traffic, World};
 
-use super::step::Pass;
-use crate::{logs::TrainRecord, task::TaskScores};
+use super::stepper::Taken;
+use crate::{
+    logs::{CommunicationRecord, TrainRecord},
+    task::TaskScores,
+};
 
 /// Sums since the last line of the log.
 #[derive(Debug, Default)]
@@ -19,17 +23,23 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    pub(crate) fn add(&mut self, pass: &Pass, norm: f64, rate: f64) {
+    pub(super) fn add(&mut self, Taken { facts, norm }: &Taken, rate: f64) {
         self.steps += 1;
-        self.examples += pass.examples;
-        self.scores.add(&pass.scores);
-        self.loss += pass.loss;
-        self.auxiliary_loss += pass.auxiliary_loss;
+        self.examples += facts.examples;
+        self.scores.add(&facts.scores);
+        self.loss += facts.loss;
+        self.auxiliary_loss += facts.auxiliary_loss;
         self.norm += norm;
         self.rate = rate;
     }
 
-    pub(crate) fn take(&mut self, step: u64, epoch: f64, routing: Vec<LayerHealth>) -> TrainRecord {
+    pub(crate) fn take(
+        &mut self,
+        step: u64,
+        epoch: f64,
+        routing: Vec<LayerHealth>,
+        world: &World,
+    ) -> TrainRecord {
         let sums = std::mem::take(self);
         let steps = sums.steps.max(1) as f64;
         TrainRecord {
@@ -41,6 +51,14 @@ impl Interval {
             learning_rate: sums.rate,
             gradient_norm: sums.norm / steps,
             images_per_second: sums.examples as f64 / sums.seconds.max(1e-9),
+            communication: (!world.is_alone()).then(|| {
+                let Traffic { bytes, time } = world.take_traffic();
+                CommunicationRecord {
+                    ranks: world.size(),
+                    bytes: bytes as f64 / steps,
+                    seconds: time.as_secs_f64() / steps,
+                }
+            }),
             routing,
         }
     }

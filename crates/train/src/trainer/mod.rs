@@ -1,13 +1,17 @@
 //! The loop: from a recipe, or from where a run stopped, to a trained model.
 
+mod agree;
 mod average;
 mod cooldown;
 mod divergence;
 mod finish;
+mod follower;
 mod interval;
+mod lead;
 mod learner;
 mod shards;
 mod step;
+mod stepper;
 mod stop;
 mod stretches;
 mod weights;
@@ -15,29 +19,37 @@ mod weights;
 use std::{path::Path, time::Instant};
 
 use burn::{module::Module, tensor::Device};
-use omma_base::Seed;
-use omma_data::{Cursor, TrainLoader};
-use omma_eval::{EvalError, routing::RoutingTally};
-use omma_model::{ModelError, VisionTransformer, checkpoint};
-use omma_routing::RoutingError;
+use omma_eval::routing::RoutingTally;
+use omma_model::{VisionTransformer, checkpoint};
 
+#[cfg(test)]
+pub(crate) use self::step::{Pass, add_gradients, divide_gradients};
 pub(crate) use self::weights::gradients;
 pub(crate) use self::{
     average::Average,
     learner::{Examples, Input, InputTensor, Learner},
     shards::Shards,
-    step::Pass,
 };
-pub use self::{cooldown::Cooldown, finish::TrainingResult, stop::Stop, weights::Weights};
-use self::{divergence::Divergence, interval::Interval, learner::Feed, stretches::Stretches};
+pub use self::{
+    cooldown::Cooldown,
+    finish::TrainingResult,
+    follower::Follower,
+    lead::{lead, meet, same_data},
+    stop::Stop,
+    weights::Weights,
+};
+use self::{
+    interval::Interval,
+    lead::Order,
+    learner::Feed,
+    stepper::{At, Stepper},
+    stretches::Stretches,
+};
 
 use crate::{
-    activations::{ActivationLoader, Source, open_or_make},
     error::{Result, TrainError},
-    freezing::Freezing,
     logs::{EvaluationRecord, Logs, Record, StretchRecord, TrainRecord},
     memory::StepMemory,
-    optimiser::{Optimiser, clip_global_norm},
     recipe::{Recipe, TrainRecipe},
     resolved::Resolved,
     run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State},
@@ -112,14 +124,8 @@ pub struct Trainer {
     outline: Outline,
     /// What tells the run's images from others.
     identity: DataIdentity,
-    /// The device with gradients.
-    device: Device,
-    model: VisionTransformer,
-    weights: Weights,
+    stepper: Stepper,
     average: Option<Average>,
-    optimiser: Optimiser,
-    freezing: Freezing,
-    shards: Shards,
     stretches: Stretches,
     logs: Logs,
     tally: RoutingTally,
@@ -167,7 +173,8 @@ impl Trainer {
             measures: task.measures(),
             memory: resolved.memory,
         };
-        let shards = Shards::new(recipe.train.shards)?;
+        let shards = recipe.train.shards;
+        let stepper = Stepper::new(device, (model, weights), optimiser, freezing, shards)?;
         let stretches = Stretches::new(run.earlier_stretches()?, recipe, data.train.len());
         let logs = Logs::open(&run, progress.step)?;
         if let Some(classes) = task.class_names() {
@@ -182,13 +189,8 @@ impl Trainer {
             resolved,
             run,
             outline,
-            device,
-            model,
-            weights,
+            stepper,
             average,
-            optimiser,
-            freezing,
-            shards,
             stretches,
             logs,
             tally: RoutingTally::default(),
@@ -210,6 +212,12 @@ impl Trainer {
 
     /// Trains and tests, or stops when it is to. Whatever it was doing then, what it has learned is saved.
     pub fn run(mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<Ended> {
+        let ended = self.run_to_its_end(observer, stop);
+        self.order(Order::End);
+        ended
+    }
+
+    fn run_to_its_end(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<Ended> {
         observer.started(&self.outline, &self.progress);
         self.resolved.notes.iter().for_each(|text| observer.note(text));
         match self.steps(observer, stop) {
@@ -232,23 +240,6 @@ impl Trainer {
         }
     }
 
-    /// Where the examples from the next step on come from.
-    fn feed(&self, observer: &mut dyn Observer, stop: &Stop) -> Result<Feed> {
-        let Resolved { recipe, task, data, device, .. } = &self.resolved;
-        let cursor = Cursor { batches: self.progress.step * recipe.train.parts() as u64 };
-        let seed = Seed::new(recipe.seed).named("data");
-        let options = recipe.loading(task.targets());
-        let Some(blocks) = self.freezing.trunk.filter(|_| recipe.data.cache) else {
-            let images = data.train.clone();
-            return Ok(Feed::Images(TrainLoader::new(images, options, seed, cursor)?));
-        };
-        let model = self.model.clone().valid();
-        let source = Source { recipe, model: &model, blocks, images: &data.train };
-        let store = open_or_make(&source, device, observer, stop)?;
-        let loader = ActivationLoader::new(store, recipe, &data.train, options, (seed, cursor))?;
-        Ok(Feed::Activations(loader))
-    }
-
     fn steps(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<()> {
         let mut interval = Interval::default();
         // Where it was interrupted in an evaluation, that comes first.
@@ -262,7 +253,8 @@ impl Trainer {
         if self.progress.step == self.outline.steps {
             return Ok(());
         }
-        let mut feed = self.feed(observer, stop)?;
+        self.order(Order::Feed { step: self.progress.step });
+        let mut feed = self.stepper.feed(&self.resolved, self.progress.step, observer, stop)?;
         while self.progress.step < self.outline.steps {
             stop.check()?;
             self.begin_stretch(observer)?;
@@ -278,78 +270,18 @@ impl Trainer {
     }
 
     fn step(&mut self, feed: &mut Feed, interval: &mut Interval) -> Result<()> {
-        let recipe = &self.resolved.recipe;
-        let (step, shards) = (self.progress.step, recipe.train.shards);
-        let seed = Seed::new(recipe.seed).named("step").numbered(step);
-        let mut sum: Option<Pass> = None;
-        let task = self.resolved.task.as_ref();
-        let whole = task.whole_batch().filter(|_| recipe.train.parts() > 1);
-        let (rounds, parts) = match whole {
-            Some(_) => (1, recipe.train.parts()),
-            None => (recipe.train.accumulation, shards),
-        };
-        for round in 0..rounds {
-            let numbers = (round * parts) as u64..((round + 1) * parts) as u64;
-            let parts = numbers.map(|part| Ok((feed.next()?, seed.numbered(part))));
-            let parts = parts.collect::<Result<_>>()?;
-            let model = (&self.model, &self.freezing);
-            let found = match whole {
-                Some(whole) => self.shards.run_whole(whole, model, parts, &self.device),
-                None => Ok(self.shards.run(task, model, parts, &self.device)),
-            };
-            for found in found.map_err(|error| self.or_divergence(step + 1, error))? {
-                let found = found.map_err(|error| self.or_divergence(step + 1, error))?;
-                match &mut sum {
-                    Some(sum) => sum.add(found),
-                    None => sum = Some(found),
-                }
-            }
-        }
-        let Some(mut sum) = sum else { return Ok(()) };
-        sum.divide(recipe.train.parts());
-        self.tally.add(std::mem::take(&mut sum.routing));
-        let norm = clip_global_norm(&mut sum.gradients, recipe.optimiser.clip_norm);
-        let limit = recipe.train.explosion * self.resolved.task.chance();
-        Divergence {
-            step: step + 1,
-            loss: sum.loss,
-            gradient_norm: norm,
-            limit,
-            weights: &self.weights,
-            gradients: &sum.gradients,
-        }
-        .check(&self.last_good())?;
-        let rate = self.stretches.rate(step);
-        self.optimiser.step(rate, &mut self.weights.values, &sum.gradients);
-        self.model = self.weights.put(self.model.clone())?;
+        let step = self.progress.step;
+        let at = At { step, rate: self.stretches.rate(step) };
+        self.order(Order::Step(at));
+        let last_good = || last_good(&self.run);
+        let mut taken = self.stepper.step(&self.resolved, feed, at, &last_good)?;
+        self.tally.add(std::mem::take(&mut taken.facts.routing));
         if let Some(average) = &mut self.average {
-            average.follow(step + 1, &self.weights.values);
+            average.follow(step + 1, &self.stepper.weights.values);
         }
         self.progress.step += 1;
-        interval.add(&sum, norm, rate);
+        interval.add(&taken, at.rate);
         Ok(())
-    }
-
-    /// A router that meets a logit that is not finite is how an MoE diverges first, and outputs that are
-    /// not are how others do.
-    fn or_divergence(&self, step: u64, error: TrainError) -> TrainError {
-        let diverged = match &error {
-            TrainError::Model(ModelError::Routing(RoutingError::NonFiniteLogit { .. })) => true,
-            TrainError::Judging(error) => matches!(**error, EvalError::NotFinite { .. }),
-            _ => false,
-        };
-        if !diverged {
-            return error;
-        }
-        Divergence {
-            step,
-            loss: f64::NAN,
-            gradient_norm: f64::NAN,
-            limit: f64::INFINITY,
-            weights: &self.weights,
-            gradients: &[],
-        }
-        .error(&format!("in step {step}, {error}"), &self.last_good())
     }
 
     /// Logs, evaluations and checkpoints that are due.
@@ -361,7 +293,7 @@ impl Trainer {
     ) -> Result<()> {
         let step = self.progress.step;
         if self.is_last() || step.is_multiple_of(self.recipe().train.log_every) {
-            let record = interval.take(step, self.epoch(), self.tally.take());
+            let record = interval.take(step, self.epoch(), self.tally.take(), &self.stepper.world);
             self.logs.add(&Record::Train(record.clone()))?;
             observer.logged(&record);
         }
@@ -396,7 +328,9 @@ impl Trainer {
         // Until it is done, it is still to be done.
         self.progress.evaluated.get_or_insert(0);
         observer.doing("evaluating");
-        let scores = self.judge(stop).map_err(|error| self.or_divergence(step, error))?;
+        let scores = self
+            .judge(stop)
+            .map_err(|error| self.stepper.or_divergence(step, error, &|| last_good(&self.run)))?;
         let decides = self.outline.measures.first();
         let score = decides.and_then(|measure| scores.get(measure.key));
         let record =
@@ -426,10 +360,10 @@ impl Trainer {
 
     /// The model that a user gets: the average where there is one.
     fn deployed(&self) -> Result<VisionTransformer> {
-        let model = self.model.clone();
+        let model = self.stepper.model.clone();
         let model = match &self.average {
             Some(average) => Weights {
-                parameters: self.weights.parameters.clone(),
+                parameters: self.stepper.weights.parameters.clone(),
                 values: average.values.clone(),
             }
             .put(model)?,
@@ -445,8 +379,8 @@ impl Trainer {
         }
         let checkpoints = self.run.checkpoints();
         let model = self.deployed()?;
-        let raw = self.average.as_ref().map(|_| &self.weights);
-        let (progress, optimiser) = (self.progress, &self.optimiser);
+        let raw = self.average.as_ref().map(|_| &self.stepper.weights);
+        let (progress, optimiser) = (self.progress, &self.stepper.optimiser);
         checkpoints.add(step, |folder| {
             let model = checkpoint::save(&model, folder)?;
             for (name, text) in self.resolved.task.files() {
@@ -477,14 +411,14 @@ impl Trainer {
         let images = self.resolved.data.train.len() as f64;
         self.progress.step as f64 * self.recipe().train.batch as f64 / images
     }
+}
 
-    fn last_good(&self) -> String {
-        match self.run.checkpoints().steps().unwrap_or_default().last() {
-            Some(step) => {
-                let path = self.run.checkpoints().at(*step);
-                format!("the last good checkpoint is {} (after step {step})", path.display())
-            }
-            None => "there is no checkpoint yet".to_owned(),
+fn last_good(run: &RunFolder) -> String {
+    match run.checkpoints().steps().unwrap_or_default().last() {
+        Some(step) => {
+            let path = run.checkpoints().at(*step);
+            format!("the last good checkpoint is {} (after step {step})", path.display())
         }
+        None => "there is no checkpoint yet".to_owned(),
     }
 }

@@ -7,16 +7,18 @@
 use burn::{module::Module, tensor::Device};
 use omma_base::Seed;
 use omma_model::VisionTransformer;
+use omma_ranks::{Share, World};
 use rayon::ThreadPool;
 
 use super::{
     Examples, Learner,
+    agree::agree,
     step::{Pass, pass},
 };
 use crate::{
     error::{Result, TrainError},
     freezing::Freezing,
-    task::{Task, WholeBatch},
+    task::{Part, Task, WholeBatch},
 };
 
 /// Threads that shards are computed on: as many shards at a time as there are threads for.
@@ -57,20 +59,31 @@ impl Shards {
     }
 
     /// The same with a loss over all parts: first what each gives to it, then each with its gradients.
+    ///
+    /// - `parts`: those of this rank, by round and shard
+    /// - `world`: all ranks, and which shards this one has
     pub(crate) fn run_whole(
         &self,
         whole: &dyn WholeBatch,
         (model, freezing): (&VisionTransformer, &Freezing),
-        parts: Vec<(Examples, Seed)>,
+        parts: Result<Vec<(Examples, Seed)>>,
+        (world, share): (&World, &Share),
         device: &Device,
     ) -> Result<Vec<Result<Pass>>> {
         let plain = model.clone().valid();
         let without_gradients = device.clone().inner();
-        let embedded = self.each(parts.clone(), |(examples, seed)| {
-            whole.embed(&plain, examples, seed, &without_gradients)
+        let embedded = parts.and_then(|parts| {
+            let embedded = self.each(parts.clone(), |(examples, seed)| {
+                whole.embed(&plain, examples, seed, &without_gradients)
+            });
+            Ok((parts, embedded.into_iter().collect::<Result<Vec<_>>>()?))
         });
-        let embedded = embedded.into_iter().collect::<Result<_>>()?;
-        let pulls = whole.compare(embedded, &without_gradients);
+        // Whoever has a fault says so before the others wait for its vectors.
+        let (parts, embedded) = agree(world, embedded)?;
+        let pulls = whole.compare(gathered(world, share, embedded), &without_gradients);
+        let pulls = pulls.into_iter().enumerate();
+        let pulls = pulls.filter(|(part, _)| share.own.contains(&(part % share.shards)));
+        let pulls = pulls.map(|(_, pull)| pull);
         Ok(self.each(parts.into_iter().zip(pulls).collect(), |((examples, seed), pull)| {
             let learner = Learner::of(model, freezing);
             Ok(pass(&learner, whole.forward_part(&learner, examples, pull, seed, device)?))
@@ -103,6 +116,24 @@ impl Shards {
         }
         found
     }
+}
+
+/// The parts of all ranks by round and shard; all have the same number of vectors.
+fn gathered(world: &World, share: &Share, own: Vec<Part>) -> Vec<Part> {
+    if world.is_alone() {
+        return own;
+    }
+    let flat: Vec<Vec<f32>> = own.iter().map(Part::values).collect();
+    let (rounds, size) = (own.len() / share.own.len(), flat[0].len());
+    let flat = flat.concat();
+    let all = world.all_gather(&flat, &vec![flat.len(); world.size()]);
+    let place = |round: usize, shard: usize| {
+        let (rank, shard) = (shard / share.own.len(), shard % share.own.len());
+        ((rank * rounds + round) * share.own.len() + shard) * size
+    };
+    let rounds = (0..rounds).flat_map(|round| (0..share.shards).map(move |shard| (round, shard)));
+    let places = rounds.map(|(round, shard)| place(round, shard));
+    places.map(|first| own[0].with_values(&all[first..first + size])).collect()
 }
 
 #[cfg(test)]
@@ -154,7 +185,7 @@ mod tests {
                 .run(task.as_ref(), (&model, &freezing), parts(5), &device)
                 .into_iter()
                 .map(Result::unwrap);
-            passes.map(|mut p| (p.gradients, p.loss, p.scores, p.routing.take())).collect()
+            passes.map(|p| (p.gradients, p.facts)).collect()
         };
         let one_by_one = found(0);
         assert_eq!(one_by_one.len(), 5);

@@ -1,12 +1,22 @@
 //! One forward and backward pass.
 
 use omma_eval::routing::RoutingTally;
+use serde::{Deserialize, Serialize};
 
 use super::{Learner, weights::gradients};
 use crate::task::{Forward, TaskScores};
 
 /// What a pass found.
 pub(crate) struct Pass {
+    /// Everything but the gradients.
+    pub(crate) facts: Facts,
+    /// Gradients of the loss, in the order of the parameters that learn.
+    pub(crate) gradients: Vec<Vec<f32>>,
+}
+
+/// What a pass found beside its gradients; a sum over several passes of a step.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Facts {
     /// Examples in it.
     pub(crate) examples: usize,
     /// Sums over the examples.
@@ -15,8 +25,6 @@ pub(crate) struct Pass {
     pub(crate) loss: f64,
     /// The routers' own part of it.
     pub(crate) auxiliary_loss: f64,
-    /// Gradients of the loss, in the order of the parameters that learn.
-    pub(crate) gradients: Vec<Vec<f32>>,
     /// Where the tokens went.
     pub(crate) routing: RoutingTally,
 }
@@ -35,20 +43,32 @@ pub(crate) fn pass(learner: &Learner, forward: Forward) -> Pass {
         None => f64::from(loss.clone().into_scalar::<f32>()),
     };
     let gradients = gradients(learner.model(), &loss.backward());
-    Pass { examples, scores, loss: value, auxiliary_loss: own, gradients, routing }
+    Pass { facts: Facts { examples, scores, loss: value, auxiliary_loss: own, routing }, gradients }
 }
 
-impl Pass {
-    /// Adds the pass of another part of the same step.
+/// Adds gradients of the same parameters.
+pub(crate) fn add_gradients(sum: &mut [Vec<f32>], other: &[Vec<f32>]) {
+    for (sum, other) in sum.iter_mut().zip(other) {
+        sum.iter_mut().zip(other).for_each(|(a, b)| *a += b);
+    }
+}
+
+/// From a sum over equal parts to their mean.
+pub(crate) fn divide_gradients(sum: &mut [Vec<f32>], parts: usize) {
+    if parts > 1 {
+        let share = (1.0 / parts as f64) as f32;
+        sum.iter_mut().flatten().for_each(|g| *g *= share);
+    }
+}
+
+impl Facts {
+    /// Adds those of another part of the same step.
     pub(crate) fn add(&mut self, other: Self) {
         self.examples += other.examples;
         self.scores.add(&other.scores);
         self.loss += other.loss;
         self.auxiliary_loss += other.auxiliary_loss;
         self.routing.add(other.routing);
-        for (own, other) in self.gradients.iter_mut().zip(other.gradients) {
-            own.iter_mut().zip(other).for_each(|(a, b)| *a += b);
-        }
     }
 
     /// From a sum over equal parts to their mean.
@@ -57,7 +77,62 @@ impl Pass {
             let share = 1.0 / parts as f64;
             self.loss *= share;
             self.auxiliary_loss *= share;
-            self.gradients.iter_mut().flatten().for_each(|g| *g *= share as f32);
         }
+    }
+}
+
+/// Facts as ranks tell them to each other: JSON has no word for numbers that are not finite.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ToldFacts {
+    examples: usize,
+    losses: [u64; 2],
+    scores: Vec<(String, u64)>,
+    routing: String,
+}
+
+impl From<Facts> for ToldFacts {
+    fn from(facts: Facts) -> Self {
+        let Facts { examples, scores, loss, auxiliary_loss, routing } = facts;
+        Self {
+            examples,
+            losses: [loss, auxiliary_loss].map(f64::to_bits),
+            scores: scores.iter().map(|(key, value)| (key.to_owned(), value.to_bits())).collect(),
+            routing: serde_json::to_string(&routing).expect("a tally can be written"),
+        }
+    }
+}
+
+impl From<ToldFacts> for Facts {
+    fn from(told: ToldFacts) -> Self {
+        let [loss, auxiliary_loss] = told.losses.map(f64::from_bits);
+        let score = |(key, bits): (String, u64)| (key, f64::from_bits(bits));
+        Self {
+            examples: told.examples,
+            scores: told.scores.into_iter().map(score).collect(),
+            loss,
+            auxiliary_loss,
+            // Only one that counted what is not finite cannot be read, and then the loss is not either.
+            routing: serde_json::from_str(&told.routing).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_told_to_the_bit() {
+        let facts = Facts {
+            examples: 3,
+            scores: TaskScores::from_iter([("accuracy", 0.1 + 0.2), ("nll", f64::INFINITY)]),
+            loss: 1.0 / 3.0,
+            auxiliary_loss: 1e-300,
+            routing: RoutingTally::default(),
+        };
+        let told = serde_json::to_string(&ToldFacts::from(facts.clone())).unwrap();
+        assert_eq!(Facts::from(serde_json::from_str::<ToldFacts>(&told).unwrap()), facts);
+        let broken = ToldFacts::from(Facts { loss: f64::NAN, ..facts });
+        assert!(Facts::from(broken).loss.is_nan());
     }
 }

@@ -1,7 +1,5 @@
 //! Which tokenizer a run reads with.
 
-use std::path::Path;
-
 use omma_data::{Selection, Shared, text::Tokenizer};
 use omma_model::checkpoint;
 
@@ -10,20 +8,13 @@ use crate::{error::Result, recipe::Recipe};
 /// Images whose captions a vocabulary is learned from, at most, evenly spread over the data.
 const LEARNED_FROM: usize = 50_000;
 
-/// The tokenizer of a run: its own where it goes on, the one that its recipe names, that of the checkpoint it
-/// starts from, or one that is learned from the captions of its training images.
-///
-/// - `run`: the folder of a run that goes on
-pub(crate) fn found_tokenizer(
-    recipe: &Recipe,
-    run: Option<&Path>,
-    images: &Shared,
-) -> Result<Tokenizer> {
-    let own = run.map(|run| run.join(checkpoint::TOKENIZER)).filter(|path| path.exists());
+/// The tokenizer of a new run: the one that its recipe names, that of the checkpoint it starts from, or one that is
+/// learned from the captions of its training images.
+pub(crate) fn found_tokenizer(recipe: &Recipe, images: &Shared) -> Result<Tokenizer> {
     let named = recipe.contrast.tokenizer.clone();
     let before = recipe.init.as_deref().map(checkpoint::tokenizer_path);
     let before = before.filter(|path| path.exists());
-    if let Some(path) = own.or(named).or(before) {
+    if let Some(path) = named.or(before) {
         return Ok(Tokenizer::read(&path)?);
     }
     let some = Selection::spread(images, LEARNED_FROM);

@@ -13,12 +13,34 @@ use crate::{
 };
 
 /// What a part gives to the loss of the whole: its vectors, row by row.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Part {
     rows: usize,
     images: Vec<f32>,
     texts: Vec<f32>,
     scale: f32,
     bias: Option<f32>,
+}
+
+impl Part {
+    /// All that it is, in one row.
+    pub(crate) fn values(&self) -> Vec<f32> {
+        let one = [self.scale].into_iter().chain(self.bias);
+        self.images.iter().chain(&self.texts).copied().chain(one).collect()
+    }
+
+    /// Another part of as many vectors, from such a row.
+    pub(crate) fn with_values(&self, values: &[f32]) -> Self {
+        let (images, rest) = values.split_at(self.images.len());
+        let (texts, rest) = rest.split_at(self.texts.len());
+        Self {
+            rows: self.rows,
+            images: images.to_vec(),
+            texts: texts.to_vec(),
+            scale: rest[0],
+            bias: self.bias.and(rest.get(1).copied()),
+        }
+    }
 }
 
 /// What the loss of the whole gives back to a part.
@@ -148,11 +170,12 @@ impl WholeBatch for Contrast {
 mod tests {
     use omma_base::Resolution;
     use omma_data::Targets;
+    use omma_ranks::{Share, World};
     use rand::RngExt;
 
     use crate::{
         Recipe, Resolved,
-        trainer::{Examples, Input, Pass, Shards},
+        trainer::{Examples, Input, Pass, Shards, add_gradients, divide_gradients},
     };
 
     use super::*;
@@ -198,13 +221,20 @@ mod tests {
         let passes = match count {
             1 => shards.run(task, model, parts(1), &device),
             _ => {
-                shards.run_whole(task.whole_batch().unwrap(), model, parts(count), &device).unwrap()
+                let world = World::alone();
+                let share = Share::new(&world, count).unwrap();
+                let (whole, all) = (task.whole_batch().unwrap(), (&world, &share));
+                shards.run_whole(whole, model, Ok(parts(count)), all, &device).unwrap()
             }
         };
         let mut sum = passes.into_iter().map(Result::unwrap);
         let mut first = sum.next().unwrap();
-        sum.for_each(|other| first.add(other));
-        first.divide(count);
+        sum.for_each(|other| {
+            first.facts.add(other.facts);
+            add_gradients(&mut first.gradients, &other.gradients);
+        });
+        first.facts.divide(count);
+        divide_gradients(&mut first.gradients, count);
         first
     }
 
@@ -216,9 +246,10 @@ mod tests {
             assert!(whole.gradients.iter().flatten().any(|value| value.abs() > 1e-3));
             for count in [2, 3, 6] {
                 let parts = trained(&resolved, count);
-                assert!((parts.loss - whole.loss).abs() < 1e-5, "{} {}", parts.loss, whole.loss);
-                assert_eq!(parts.scores, whole.scores);
-                assert_eq!(parts.examples, 12);
+                let (facts, expected) = (&parts.facts, &whole.facts);
+                assert!((facts.loss - expected.loss).abs() < 1e-5, "{facts:?} {expected:?}");
+                assert_eq!(facts.scores, expected.scores);
+                assert_eq!(facts.examples, 12);
                 let pairs = parts.gradients.iter().zip(&whole.gradients);
                 for (parts, whole) in pairs.flat_map(|(a, b)| a.iter().zip(b)) {
                     assert!((parts - whole).abs() <= 1e-5 + 1e-3 * whole.abs(), "{parts} {whole}");
@@ -240,7 +271,7 @@ mod tests {
             parts(6),
             &device,
         );
-        let alone: f64 = alone.into_iter().map(|pass| pass.unwrap().loss).sum::<f64>() / 6.0;
-        assert!(trained(&resolved, 6).loss > alone + 1.0);
+        let alone: f64 = alone.into_iter().map(|pass| pass.unwrap().facts.loss).sum::<f64>() / 6.0;
+        assert!(trained(&resolved, 6).facts.loss > alone + 1.0);
     }
 }

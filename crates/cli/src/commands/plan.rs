@@ -1,0 +1,157 @@
+//! `omma plan`
+
+use anyhow::Result;
+use clap::Args;
+use omma_train::{Layout, Plan, RankSpeed, Recipe, recipe::Request};
+use serde::Serialize;
+
+use crate::table::{note, say, say_json, short, table};
+
+/// Say how long a step of many ranks would take, and what each would hold.
+///
+/// A rank is a process that `mpirun` starts, with a shard of every batch. A step is its images, the weights,
+/// which every rank moves for itself, and the sum of the gradients. --flops is what a rank really reaches in
+/// training, not what its processor promises: `omma plan` beside a run of one rank says how far that is.
+///
+/// Examples:
+///   omma plan vmoe --ranks 1,2,4 --flops 60G --bandwidth 5GB/s
+///   omma plan imagenet-scratch --ranks 8,64,1024 --bandwidth 25GB/s \
+///       --flops 50T --memory-bandwidth 1TB/s --memory 40G
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct PlanCommand {
+    /// A recipe that `omma recipes` lists, or a .toml file
+    recipe: String,
+    /// A setting on top of the recipe, such as train.batch=4096
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Numbers of ranks
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    ranks: Vec<u32>,
+    /// Operations per second that a rank reaches, such as 50T
+    #[arg(long, value_parser = quantity)]
+    flops: f64,
+    /// Bytes per second that a rank sends, such as 25GB/s
+    #[arg(long, value_parser = quantity)]
+    bandwidth: f64,
+    /// Seconds until a message is there, such as 10us
+    #[arg(long, value_parser = quantity, default_value = "10us")]
+    latency: f64,
+    /// Bytes per second of a rank's memory
+    #[arg(long, value_parser = quantity, default_value = "10GB/s")]
+    memory_bandwidth: f64,
+    /// Bytes that a rank may hold; without it, nothing is said of what fits
+    #[arg(long, value_parser = quantity)]
+    memory: Option<f64>,
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    recipe: &'a str,
+    batch: usize,
+    speed: RankSpeed,
+    layouts: Vec<Layout>,
+    /// The most ranks whose images take at least half of a step.
+    scales_to: usize,
+}
+
+impl PlanCommand {
+    pub(crate) fn run(self) -> Result<()> {
+        let request = Request { settings: self.settings.clone(), ..Request::default() };
+        let (recipe, notes) = Recipe::find_with_notes(&self.recipe, &request)?;
+        notes.iter().for_each(note);
+        let Self { flops, bandwidth, latency, memory_bandwidth, .. } = self;
+        let speed = RankSpeed { flops, bandwidth, latency, memory_bandwidth };
+        let plan = Plan::new(&recipe, speed)?;
+        let layouts = self.ranks.iter().map(|ranks| plan.layout(*ranks as usize));
+        let layouts = layouts.collect::<Result<Vec<_>, _>>()?;
+        let (batch, scales_to) = (recipe.train.batch, plan.scales_to());
+        if self.json {
+            return say_json(&Report { recipe: &recipe.name, batch, speed, layouts, scales_to });
+        }
+        let header = [
+            "ranks", "images", "step", "images", "weights", "sum", "sent", "held", "images/s",
+            "share",
+        ];
+        say(table(header, layouts.iter().map(|layout| self.row(layout)), 0))?;
+        say(match scales_to {
+            most if most == batch => {
+                format!("of a batch of {batch}, every rank can have a single image")
+            }
+            most => format!(
+                "beyond {most} ranks, less than half of a step is images: more ranks want a larger train.batch than \
+                 {batch}"
+            ),
+        })
+    }
+
+    fn row(&self, layout: &Layout) -> [String; 10] {
+        let held = gigabytes(layout.memory as f64);
+        let fits = self.memory.is_none_or(|memory| layout.memory as f64 <= memory);
+        [
+            layout.ranks.to_string(),
+            layout.images.to_string(),
+            time(layout.step()),
+            time(layout.compute),
+            time(layout.weights),
+            time(layout.communication),
+            format!("{}B", short(layout.bytes)),
+            if fits { held } else { format!("{held}, too much") },
+            short(layout.images_per_second as u64),
+            format!("{:.0} %", 100.0 * layout.efficiency),
+        ]
+    }
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        few if few < 0.1 => format!("{:.2} ms", 1e3 * few),
+        some => format!("{some:.3} s"),
+    }
+}
+
+fn gigabytes(bytes: f64) -> String {
+    format!("{:.2} GB", bytes / 1e9)
+}
+
+/// A number with a power of ten and a unit, of which only the number counts: 25GB/s, 50T, 10us.
+fn quantity(text: &str) -> Result<f64, String> {
+    let fault = || format!("{text} is not a quantity such as 25GB/s, 50T or 10us");
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..end].parse().map_err(|_| fault())?;
+    let unit = text[end..].trim();
+    let (power, unit) = match unit.chars().next() {
+        Some('k' | 'K') => (1e3, &unit[1..]),
+        Some('M') => (1e6, &unit[1..]),
+        Some('G') => (1e9, &unit[1..]),
+        Some('T') => (1e12, &unit[1..]),
+        Some('P') => (1e15, &unit[1..]),
+        Some('m') => (1e-3, &unit[1..]),
+        Some('u') => (1e-6, &unit[1..]),
+        Some('n') => (1e-9, &unit[1..]),
+        _ => (1.0, unit),
+    };
+    let known = ["", "s", "B", "B/s", "FLOPS", "FLOP/s", "flops"].contains(&unit);
+    match known && number > 0.0 {
+        true => Ok(number * power),
+        false => Err(fault()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_have_powers_and_units() {
+        for (text, expected) in [("25GB/s", 25e9), ("50T", 50e12), ("10us", 1e-5), ("0.5", 0.5)] {
+            assert!((quantity(text).unwrap() / expected - 1.0).abs() < 1e-12, "{text}");
+        }
+        for text in ["", "GB/s", "5 parsecs", "0G", "-3T", "1e400", "5µs"] {
+            assert!(quantity(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! All ranks, as one of them sees them.
+
+use std::{
+    cell::Cell,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{link::Link, threads::alone};
+
+/// All ranks, as one of them sees them. They call the same methods in the same order.
+#[derive(Clone)]
+pub struct World {
+    link: Rc<dyn Link>,
+    traffic: Rc<Cell<Traffic>>,
+}
+
+/// What communication took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Bytes that this rank has sent to others.
+    pub bytes: u64,
+    /// Time until everything was there, waiting for slower ranks included.
+    pub time: Duration,
+}
+
+impl World {
+    pub(crate) fn of(link: Box<dyn Link>) -> Self {
+        Self { link: link.into(), traffic: Rc::default() }
+    }
+
+    /// A single process.
+    pub fn alone() -> Self {
+        Self::of(Box::new(alone()))
+    }
+
+    /// Which rank this is; 0 leads.
+    pub fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.link.size()
+    }
+
+    /// Whether there are no others.
+    pub fn is_alone(&self) -> bool {
+        self.size() == 1
+    }
+
+    /// Whether this rank reads and writes the run.
+    pub fn leads(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// The machine that this rank runs on.
+    pub fn machine(&self) -> String {
+        self.link.machine()
+    }
+
+    /// What was sent since the last time, and how long it took.
+    pub fn take_traffic(&self) -> Traffic {
+        self.traffic.take()
+    }
+
+    /// Values for every rank, of which each gets its part, and those of every rank for this one; both one after the
+    /// other.
+    ///
+    /// - `sent`, `received`: how many values each rank gets and gives
+    pub fn all_to_all(&self, send: &[f32], sent: &[usize], received: &[usize]) -> Vec<f32> {
+        let to_others = send.len() - sent[self.rank()];
+        let mut receive = vec![0.0; received.iter().sum()];
+        self.timed(4 * to_others, |link| link.all_to_all(send, sent, &mut receive, received));
+        receive
+    }
+
+    /// The parts of all ranks one after the other, everywhere.
+    ///
+    /// - `counts`: how many values each rank has
+    pub fn all_gather(&self, own: &[f32], counts: &[usize]) -> Vec<f32> {
+        let mut all = vec![0.0; counts.iter().sum()];
+        let bytes = 4 * own.len() * (self.size() - 1);
+        self.timed(bytes, |link| link.all_gather(own, &mut all, counts));
+        all
+    }
+
+    /// Gives values of rank 0 to all.
+    pub fn broadcast(&self, values: &mut [f32]) {
+        if !self.is_alone() {
+            self.link.broadcast(values);
+        }
+    }
+
+    /// Says what rank 0 says to all. Until it says something, the others wait, without a processor.
+    ///
+    /// # Panics
+    ///
+    /// If rank 0 has nothing to say.
+    pub fn told<T: Serialize + DeserializeOwned>(&self, by_leader: Option<T>) -> T {
+        let own = by_leader.as_ref().map(written);
+        if let Some(said) = by_leader.filter(|_| self.is_alone()) {
+            return said;
+        }
+        let mut bytes = own.unwrap_or_default();
+        assert!(!self.leads() || !bytes.is_empty(), "rank 0 says what is done next");
+        self.link.broadcast_bytes(&mut bytes);
+        read(&bytes)
+    }
+
+    /// What every rank has to say, everywhere, in their order.
+    pub fn shared<T: Serialize + DeserializeOwned>(&self, own: T) -> Vec<T> {
+        if self.is_alone() {
+            return vec![own];
+        }
+        let own = written(&own);
+        let mut all = Vec::new();
+        let bytes = own.len() * (self.size() - 1);
+        self.timed(bytes, |link| all = link.gather_bytes(&own));
+        all.iter().map(|bytes| read(bytes)).collect()
+    }
+
+    /// Ends all ranks at once, for a fault that others may not learn of in another way.
+    pub fn abort(&self, code: i32) -> ! {
+        self.link.abort(code)
+    }
+
+    fn timed(&self, bytes: usize, work: impl FnOnce(&dyn Link)) {
+        let begin = Instant::now();
+        work(self.link.as_ref());
+        let Traffic { bytes: before, time } = self.traffic.get();
+        self.traffic.set(Traffic { bytes: before + bytes as u64, time: time + begin.elapsed() });
+    }
+}
+
+fn written(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("what ranks say can be written")
+}
+
+/// All ranks run the same program, which is the first thing that they make sure of.
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> T {
+    serde_json::from_slice(bytes).expect("ranks understand each other")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::threads;
+
+    #[test]
+    fn every_rank_gets_what_is_for_it() {
+        // Rank r has 10 r + c for rank c, once more than r times.
+        let found = threads(3, |world| {
+            let rank = world.rank();
+            let send: Vec<f32> =
+                (0..3).flat_map(|to| vec![(10 * rank + to) as f32; rank + 1]).collect();
+            let found = world.all_to_all(&send, &[rank + 1; 3], &[1, 2, 3]);
+            (found, world.take_traffic().bytes)
+        });
+        for (rank, (values, bytes)) in found.into_iter().enumerate() {
+            let of = |from: usize| (10 * from + rank) as f32;
+            assert_eq!(values, [of(0), of(1), of(1), of(2), of(2), of(2)]);
+            assert_eq!(bytes, 4 * 2 * (rank as u64 + 1));
+        }
+    }
+
+    #[test]
+    fn parts_are_gathered_in_the_order_of_ranks() {
+        let found = threads(3, |world| {
+            let own = vec![world.rank() as f32; world.rank()];
+            world.all_gather(&own, &[0, 1, 2])
+        });
+        assert_eq!(found, vec![vec![1.0, 2.0, 2.0]; 3]);
+    }
+
+    #[test]
+    fn rank_0_is_heard_and_every_rank_by_every_other() {
+        let found = threads(3, |world| {
+            let mut values = [world.rank() as f32 + 1.0];
+            world.broadcast(&mut values);
+            let heard: String = world.told(world.leads().then(|| "go".to_owned()));
+            (values[0], heard, world.shared(10 * world.rank()))
+        });
+        assert_eq!(found, vec![(1.0, "go".to_owned(), vec![0, 10, 20]); 3]);
+    }
+}

@@ -1,0 +1,235 @@
+//! What takes steps: the model, and everything that moves it. On several ranks each has one, which all stay the
+//! same to the bit.
+
+use burn::{module::Module, tensor::Device};
+use omma_base::Seed;
+use omma_data::{Cursor, TrainLoader, Turns};
+use omma_model::VisionTransformer;
+use omma_ranks::{Share, World, sum_over_shards};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Observer, Shards, Stop, Weights,
+    agree::{agree, is_divergence},
+    divergence::Divergence,
+    learner::Feed,
+    step::{Facts, Pass, ToldFacts, add_gradients, divide_gradients},
+};
+use crate::{
+    activations::{ActivationLoader, Source, open_or_make},
+    error::{Result, TrainError},
+    freezing::Freezing,
+    optimiser::{Optimiser, clip_global_norm},
+    recipe::recipe_error,
+    resolved::Resolved,
+};
+
+/// What takes steps.
+pub(super) struct Stepper {
+    /// All ranks that take them together.
+    pub(super) world: World,
+    /// Which parts of every batch this one computes.
+    share: Share,
+    /// The device with gradients.
+    pub(super) device: Device,
+    pub(super) model: VisionTransformer,
+    pub(super) weights: Weights,
+    pub(super) optimiser: Optimiser,
+    pub(super) freezing: Freezing,
+    shards: Shards,
+}
+
+/// What a step found.
+pub(super) struct Taken {
+    /// Over all parts.
+    pub(super) facts: Facts,
+    /// Norm of the gradient before it was clipped.
+    pub(super) norm: f64,
+}
+
+/// What each part of a rank found, by its number, and the gradients of each of its shards.
+type OwnParts = (Vec<(usize, Facts)>, Vec<Vec<Vec<f32>>>);
+
+/// Where a step is.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct At {
+    /// Steps taken before it.
+    pub(super) step: u64,
+    /// Its learning rate.
+    pub(super) rate: f64,
+}
+
+impl Stepper {
+    /// In a single process.
+    pub(super) fn new(
+        device: Device,
+        (model, weights): (VisionTransformer, Weights),
+        optimiser: Optimiser,
+        freezing: Freezing,
+        shards: usize,
+    ) -> Result<Self> {
+        let world = World::alone();
+        let share = share(&world, shards)?;
+        let shards = Shards::new(shards)?;
+        Ok(Self { world, share, device, model, weights, optimiser, freezing, shards })
+    }
+
+    /// The same as one of several ranks.
+    pub(super) fn among(self, world: World) -> Result<Self> {
+        let share = share(&world, self.share.shards)?;
+        let shards = Shards::new(share.own.len())?;
+        Ok(Self { world, share, shards, ..self })
+    }
+
+    /// Where its examples from a step on come from, if all ranks have theirs.
+    pub(super) fn feed(
+        &self,
+        resolved: &Resolved,
+        step: u64,
+        observer: &mut dyn Observer,
+        stop: &Stop,
+    ) -> Result<Feed> {
+        agree(&self.world, self.own_feed(resolved, step, observer, stop))
+    }
+
+    fn own_feed(
+        &self,
+        resolved: &Resolved,
+        step: u64,
+        observer: &mut dyn Observer,
+        stop: &Stop,
+    ) -> Result<Feed> {
+        let Resolved { recipe, task, data, device, .. } = resolved;
+        let Share { shards, own } = self.share.clone();
+        let turns = Turns::new(own, shards);
+        let cursor = Cursor { batches: step * recipe.train.parts() as u64, turns };
+        let seed = Seed::new(recipe.seed).named("data");
+        let options = recipe.loading(task.targets());
+        let Some(blocks) = self.freezing.trunk.filter(|_| recipe.data.cache) else {
+            let images = data.train.clone();
+            return Ok(Feed::Images(TrainLoader::new(images, options, seed, cursor)?));
+        };
+        let model = self.model.clone().valid();
+        let source = Source { recipe, model: &model, blocks, images: &data.train };
+        let store = open_or_make(&source, device, observer, stop)?;
+        let loader = ActivationLoader::new(store, recipe, &data.train, options, (seed, cursor))?;
+        Ok(Feed::Activations(loader))
+    }
+
+    /// Takes a step, on all ranks or on none.
+    pub(super) fn step(
+        &mut self,
+        resolved: &Resolved,
+        feed: &mut Feed,
+        At { step, rate }: At,
+        last_good: &dyn Fn() -> String,
+    ) -> Result<Taken> {
+        let recipe = &resolved.recipe;
+        let parts = recipe.train.parts();
+        let found = agree(&self.world, self.own_parts(resolved, feed, step));
+        let (facts, shards) = found.map_err(|e| self.or_divergence(step + 1, e, last_good))?;
+        let mut facts = self.all_facts(facts);
+        facts.divide(parts);
+        let mut gradients = sum_over_shards(&self.world, &self.share, shards);
+        divide_gradients(&mut gradients, parts);
+        let norm = clip_global_norm(&mut gradients, recipe.optimiser.clip_norm);
+        Divergence {
+            step: step + 1,
+            loss: facts.loss,
+            gradient_norm: norm,
+            limit: recipe.train.explosion * resolved.task.chance(),
+            weights: &self.weights,
+            gradients: &gradients,
+        }
+        .check(last_good)?;
+        self.optimiser.step(rate, &mut self.weights.values, &gradients);
+        self.model = self.weights.put(self.model.clone())?;
+        Ok(Taken { facts, norm })
+    }
+
+    /// Runs the parts of a step that are this rank's.
+    fn own_parts(&self, resolved: &Resolved, feed: &mut Feed, step: u64) -> Result<OwnParts> {
+        let Resolved { recipe, task, .. } = resolved;
+        let Share { shards, own } = &self.share;
+        let seed = Seed::new(recipe.seed).named("step").numbered(step);
+        let whole = task.whole_batch().filter(|_| recipe.train.parts() > 1);
+        let numbers = |round: usize| own.clone().map(move |shard| round * shards + shard);
+        let rounds = (0..recipe.train.accumulation).map(|round| numbers(round).collect());
+        let rounds: Vec<Vec<usize>> = match whole {
+            Some(_) => vec![rounds.flatten().collect()],
+            None => rounds.collect(),
+        };
+        let mut facts = Vec::new();
+        let mut sums: Vec<Vec<Vec<f32>>> = vec![Vec::new(); own.len()];
+        for numbers in rounds {
+            let next = |part: &usize| Ok((feed.next()?, seed.numbered(*part as u64)));
+            let parts = numbers.iter().map(next).collect::<Result<_>>();
+            let model = (&self.model, &self.freezing);
+            let found = match whole {
+                Some(whole) => {
+                    let all = (&self.world, &self.share);
+                    self.shards.run_whole(whole, model, parts, all, &self.device)?
+                }
+                None => self.shards.run(task.as_ref(), model, parts?, &self.device),
+            };
+            for (number, found) in numbers.into_iter().zip(found) {
+                let Pass { facts: found, gradients } = found?;
+                facts.push((number, found));
+                match &mut sums[number % shards - own.start] {
+                    sum if sum.is_empty() => *sum = gradients,
+                    sum => add_gradients(sum, &gradients),
+                }
+            }
+        }
+        Ok((facts, sums))
+    }
+
+    /// What the parts of all ranks found, in the order of the parts.
+    fn all_facts(&self, own: Vec<(usize, Facts)>) -> Facts {
+        let mut all = match self.world.is_alone() {
+            true => own,
+            false => {
+                let told = own.into_iter().map(|(part, facts)| (part, ToldFacts::from(facts)));
+                let all = self.world.shared(told.collect::<Vec<_>>()).into_iter().flatten();
+                all.map(|(part, told)| (part, told.into())).collect()
+            }
+        };
+        all.sort_by_key(|(part, _)| *part);
+        let mut sum = Facts::default();
+        all.into_iter().for_each(|(_, facts)| sum.add(facts));
+        sum
+    }
+
+    /// An error, or what is said of a run that has diverged.
+    pub(super) fn or_divergence(
+        &self,
+        step: u64,
+        error: TrainError,
+        last_good: &dyn Fn() -> String,
+    ) -> TrainError {
+        if !is_divergence(&error) {
+            return error;
+        }
+        Divergence {
+            step,
+            loss: f64::NAN,
+            gradient_norm: f64::NAN,
+            limit: f64::INFINITY,
+            weights: &self.weights,
+            gradients: &[],
+        }
+        .error(&format!("in step {step}, {error}"), last_good)
+    }
+}
+
+/// Which shards a rank has.
+pub(super) fn share(world: &World, shards: usize) -> Result<Share> {
+    Share::new(world, shards).ok_or_else(|| {
+        let ranks = world.size();
+        let next = shards.next_multiple_of(ranks);
+        recipe_error(format!(
+            "a batch of {shards} shards cannot be spread evenly over {ranks} ranks: set train.shards={next}, or \
+             start another number of ranks"
+        ))
+    })
+}
