@@ -73,7 +73,7 @@ impl PlanCommand {
             return say_json(&Report { recipe: &recipe.name, batch, speed, layouts, scales_to });
         }
         let header = [
-            "ranks", "images", "step", "images", "weights", "sum", "sent", "held", "images/s",
+            "ranks", "images", "step", "compute", "weights", "sum", "sent", "held", "images/s",
             "share",
         ];
         say(table(header, layouts.iter().map(|layout| self.row(layout)), 0))?;
