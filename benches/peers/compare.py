@@ -30,11 +30,20 @@ class Ours:
             [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         print(self.process.stdout.readline().strip())
 
+    def ask(self, question):
+        self.process.stdin.write(f"{question}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline()
+
+    def check_parameters(self, name, module):
+        """Both sides have as many parameters, or they would not compute the same."""
+        ours, theirs = int(self.ask(name)), sum(p.numel() for p in module.parameters())
+        if ours != theirs:
+            raise SystemExit(f"{name} has {ours} parameters here and {theirs} in PyTorch")
+
     def job(self, name):
         def run(repeats=1):
-            self.process.stdin.write(f"{repeats} {name}\n")
-            self.process.stdin.flush()
-            return float(self.process.stdout.readline())
+            return float(self.ask(f"{repeats} {name}"))
         return run
 
 
@@ -208,15 +217,18 @@ def models(ours):
     import torch
     for batch in [1, 8]:
         vit = timm.create_model("vit_small_patch16_224").eval()
+        ours.check_parameters("vit-dinos16", vit)
         yield f"ViT-S/16, 224 px, batch {batch}", "fwd", {
-            OURS: ours.job(f"vit-s16 B={batch}"),
+            OURS: ours.job(f"vit-dinos16 B={batch}"),
             "ONNX Runtime": onnx_vit(batch),
             "PyTorch eager (timm)": torch_job(vit, torch.randn(batch, 3, 224, 224), False),
         }
     for batch in [1, 8]:
+        vmoe = torch_vmoe()
+        ours.check_parameters("vmoe-dinos16", vmoe)
         yield f"V-MoE-S/16, 224 px, E=8, K=1, batch {batch}", "fwd", {
-            OURS: ours.job(f"vmoe-s16 B={batch}"),
-            "PyTorch sorted loop": torch_job(torch_vmoe(), torch.randn(batch, 224, 224, 3), False),
+            OURS: ours.job(f"vmoe-dinos16 B={batch}"),
+            "PyTorch sorted loop": torch_job(vmoe, torch.randn(batch, 224, 224, 3), False),
         }
 
 

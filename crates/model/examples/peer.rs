@@ -1,5 +1,6 @@
 //! This project's side of `benches/peers`: a line of its input is a number and a job, which it runs once
-//! and then so many times, and answers with the mean seconds of these. See `benches/peers/README.md`.
+//! and then so many times, and answers with the mean seconds of these; or a whole model, and it answers with the
+//! number of its parameters. See `benches/peers/README.md`.
 
 #![expect(clippy::print_stdout, reason = "the times are this program's result")]
 
@@ -11,8 +12,8 @@ use burn::{
 };
 use omma_kernels::{Activation, layer_norm, linear, self_attention};
 use omma_model::{
-    ExpertStart, MlpConfig, Mode, MoeLayerConfig, Pairs, apply_settings, packed_weights, preset,
-    softmax_contrast, text_tensor,
+    ExpertStart, MlpConfig, Mode, MoeLayerConfig, Pairs, VisionTransformer, apply_settings,
+    packed_weights, preset, softmax_contrast, text_tensor,
 };
 use omma_routing::{Allocation, Context, Layout, RouterConfig, Seed, TokenChoice};
 use rand::RngExt;
@@ -30,6 +31,26 @@ const PAIRS: usize = 64;
 
 /// Products of an expert: rows, inputs, outputs.
 const PRODUCTS: [[usize; 3]; 2] = [[512, WIDTH, HIDDEN], [512, HIDDEN, WIDTH]];
+
+/// timm's ViT-S/16, and the V-MoE of `train.py` of the same sizes, with eight experts in every other block: presets
+/// and settings.
+const WHOLE_MODELS: [(&str, &[&str]); 2] = [
+    ("vit-dinos16", &["layer_scale=none"]),
+    (
+        "vmoe-dinos16",
+        &[
+            "layer_scale=none",
+            "class_token=false",
+            "position=sincos2d",
+            "pooling=mean",
+            "classes=10",
+            "moe.experts=8",
+            "moe.k=1",
+            "moe.placement=every-2",
+            "moe.capacity_ratio=none",
+        ],
+    ),
+];
 
 /// Something that is timed.
 type Job = Box<dyn FnMut() + Send>;
@@ -50,15 +71,22 @@ fn main() {
     for [rows, inputs, outputs] in PRODUCTS {
         jobs.push((format!("product {rows}x{inputs}x{outputs}"), product(rows, inputs, outputs)));
     }
-    for batch in [1, 8] {
-        jobs.push((format!("vit-s16 B={batch}"), model("vit-s16", &[], batch)));
-        let experts = ["moe.experts=8", "moe.k=1", "moe.capacity_ratio=none"];
-        jobs.push((format!("vmoe-s16 B={batch}"), model("vmoe-s16", &experts, batch)));
+    let mut parameters: Vec<(&str, usize)> = Vec::new();
+    for (name, settings) in WHOLE_MODELS {
+        let model = whole_model(name, settings);
+        parameters.push((name, model.num_params()));
+        for batch in [1, 8] {
+            jobs.push((format!("{name} B={batch}"), prediction(model.clone(), batch)));
+        }
     }
     jobs.push(("contrast dense".to_owned(), contrast(false)));
     jobs.push(("contrast experts".to_owned(), contrast(true)));
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("the input can be read");
+        if let Some((_, count)) = parameters.iter().find(|(name, _)| *name == line.trim()) {
+            println!("{count}");
+            continue;
+        }
         let wanted = line.trim().split_once(' ');
         let wanted = wanted.and_then(|(repeats, name)| Some((repeats.parse::<u32>().ok()?, name)));
         let job = wanted.and_then(|(repeats, wanted)| {
@@ -109,15 +137,17 @@ fn product(rows: usize, inputs: usize, outputs: usize) -> Job {
     Box::new(move || finish(linear(x.clone(), weight.clone(), None), false))
 }
 
-/// A whole model that predicts, images of 224 × 224.
-fn model(name: &str, settings: &[&str], batch: usize) -> Job {
-    let device = device(false);
-    let settings = [&["resolution=224"], settings].concat();
+/// A model for images of 224 × 224.
+fn whole_model(name: &str, settings: &[&str]) -> VisionTransformer {
     let config = preset(name).expect("it is a preset");
-    let config = apply_settings(&config, &settings).expect("settings of that preset");
-    let model = config.init(Seed::new(2), &device).expect("a model that can be built");
+    let config = apply_settings(&config, settings).expect("settings of that preset");
+    config.init(Seed::new(2), &device(false)).expect("a model that can be built")
+}
+
+/// What a whole model says about so many images.
+fn prediction(model: VisionTransformer, batch: usize) -> Job {
     let packed = Arc::new(packed_weights(std::slice::from_ref(&model)));
-    let images = random([batch, 224, 224, 3], 1.0, &device);
+    let images = random([batch, 224, 224, 3], 1.0, &device(false));
     Box::new(move || {
         let forward = || model.forward(images.clone(), &Mode::Inference);
         let output = packed.using(forward).expect("finite logits");

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::simd::{LANES, exp, multiversion};
+use super::simd::{LANES, exp, multiply_add, multiversion, sum};
 
 /// The nonlinearity of an MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,15 +68,11 @@ impl Activation {
     }
 }
 
-/// Partial sums of a reduction.
-#[derive(Default)]
-struct Lanes([f32; LANES]);
-
 multiversion! {
     fn tanh_biased(x: &mut [f32], bias: &[f32], y: &mut [f32]) {
         for ((x, bias), y) in x.iter_mut().zip(bias).zip(y) {
             *x += bias;
-            *y = *x * tanh_probability(*x).0;
+            *y = *x * tanh_probability::<FUSED>(*x).0;
         }
     }
 }
@@ -85,7 +81,7 @@ multiversion! {
     fn erf_biased(x: &mut [f32], bias: &[f32], y: &mut [f32]) {
         for ((x, bias), y) in x.iter_mut().zip(bias).zip(y) {
             *x += bias;
-            *y = *x * normal(*x);
+            *y = *x * normal::<FUSED>(*x);
         }
     }
 }
@@ -93,7 +89,7 @@ multiversion! {
 multiversion! {
     fn tanh_forward(x: &[f32], y: &mut [f32]) {
         for (x, y) in x.iter().zip(y) {
-            *y = x * tanh_probability(*x).0;
+            *y = x * tanh_probability::<FUSED>(*x).0;
         }
     }
 }
@@ -101,42 +97,56 @@ multiversion! {
 multiversion! {
     fn erf_forward(x: &[f32], y: &mut [f32]) {
         for (x, y) in x.iter().zip(y) {
-            *y = x * normal(*x);
+            *y = x * normal::<FUSED>(*x);
         }
     }
 }
 
+/// `y = f(x)` and `gradient *= f'(x)` for the values and derivatives that `both` gives; returns `Σ y · gradient` with
+/// the gradient as it came.
+#[inline(always)]
+fn backward<const FUSED: bool>(
+    x: &[f32],
+    y: &mut [f32],
+    gradient: &mut [f32],
+    both: impl Fn(f32) -> (f32, f32),
+) -> f32 {
+    let mut sums = [0.0_f32; LANES];
+    let one = |sum: &mut f32, x: f32, y: &mut f32, gradient: &mut f32| {
+        let (value, slope) = both(x);
+        *y = value;
+        *sum = multiply_add::<FUSED>(value, *gradient, *sum);
+        *gradient *= slope;
+    };
+    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks_mut::<LANES>());
+    let (gradient, gradient_rest) = gradient.as_chunks_mut::<LANES>();
+    for ((x, y), gradient) in x.iter().zip(y).zip(gradient) {
+        for (((sum, x), y), gradient) in sums.iter_mut().zip(x).zip(y).zip(gradient) {
+            one(sum, *x, y, gradient);
+        }
+    }
+    let rest = x_rest.iter().zip(y_rest).zip(gradient_rest);
+    for (sum, ((x, y), gradient)) in sums.iter_mut().zip(rest) {
+        one(sum, *x, y, gradient);
+    }
+    sum(sums)
+}
+
 multiversion! {
     fn tanh_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) -> f32 {
-        let mut sum = Lanes::default();
-        let blocks = x.chunks(LANES).zip(y.chunks_mut(LANES)).zip(gradient.chunks_mut(LANES));
-        for ((x, y), gradient) in blocks {
-            let lanes = sum.0.iter_mut().zip(x).zip(y).zip(gradient);
-            for (((sum, x), y), gradient) in lanes {
-                let (p, slope) = tanh_probability(*x);
-                *y = x * p;
-                *sum += *y * *gradient;
-                *gradient *= p + x * slope;
-            }
-        }
-        sum.0.iter().sum()
+        backward::<FUSED>(x, y, gradient, |x| {
+            let (p, slope) = tanh_probability::<FUSED>(x);
+            (x * p, multiply_add::<FUSED>(x, slope, p))
+        })
     }
 }
 
 multiversion! {
     fn erf_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) -> f32 {
-        let mut sum = Lanes::default();
-        let blocks = x.chunks(LANES).zip(y.chunks_mut(LANES)).zip(gradient.chunks_mut(LANES));
-        for ((x, y), gradient) in blocks {
-            let lanes = sum.0.iter_mut().zip(x).zip(y).zip(gradient);
-            for (((sum, x), y), gradient) in lanes {
-                let p = normal(*x);
-                *y = x * p;
-                *sum += *y * *gradient;
-                *gradient *= p + x * density(*x);
-            }
-        }
-        sum.0.iter().sum()
+        backward::<FUSED>(x, y, gradient, |x| {
+            let p = normal::<FUSED>(x);
+            (x * p, multiply_add::<FUSED>(x, density::<FUSED>(x), p))
+        })
     }
 }
 
@@ -159,63 +169,56 @@ multiversion! {
 
 multiversion! {
     fn relu_backward(x: &[f32], y: &mut [f32], gradient: &mut [f32]) -> f32 {
-        let mut sum = Lanes::default();
-        let blocks = x.chunks(LANES).zip(y.chunks_mut(LANES)).zip(gradient.chunks_mut(LANES));
-        for ((x, y), gradient) in blocks {
-            let lanes = sum.0.iter_mut().zip(x).zip(y).zip(gradient);
-            for (((sum, x), y), gradient) in lanes {
-                *y = if *x > 0.0 { *x } else { 0.0 };
-                *sum += *y * *gradient;
-                *gradient = if *x > 0.0 { *gradient } else { 0.0 };
-            }
-        }
-        sum.0.iter().sum()
+        backward::<FUSED>(x, y, gradient, |x| if x > 0.0 { (x, 1.0) } else { (0.0, 0.0) })
     }
 }
 
 /// `½ (1 + tanh u) = 1 / (1 + e^(-2u))` with `u = √(2/π) (x + 0.044715 x³)`, and its derivative.
 #[inline(always)]
-fn tanh_probability(x: f32) -> (f32, f32) {
+fn tanh_probability<const FUSED: bool>(x: f32) -> (f32, f32) {
     const TWICE_ROOT: f32 = 1.595_769;
     const CUBE: f32 = 0.044_715;
     let square = x * x;
-    let twice_u = TWICE_ROOT * x * (1.0 + CUBE * square);
-    let e = exp(-twice_u);
+    let twice_u = TWICE_ROOT * x * multiply_add::<FUSED>(CUBE, square, 1.0);
+    let e = exp::<FUSED>(-twice_u);
     let p = 1.0 / (1.0 + e);
-    let slope = TWICE_ROOT * (1.0 + 3.0 * CUBE * square);
+    let slope = TWICE_ROOT * multiply_add::<FUSED>(3.0 * CUBE, square, 1.0);
     (p, p * (e * p) * slope)
 }
 
 /// `Φ(x) = ½ (1 + erf(x/√2))`, with the error function as a quotient of polynomials, the one that
 /// Eigen uses for floats; past `±4√2` it is 0 or 1.
 #[inline(always)]
-fn normal(x: f32) -> f32 {
+fn normal<const FUSED: bool>(x: f32) -> f32 {
     const FURTHEST: f32 = 4.0;
     let z = (x * std::f32::consts::FRAC_1_SQRT_2).clamp(-FURTHEST, FURTHEST);
     let square = z * z;
     let mut p = -2.726_142_3e-10;
-    p = p * square + 2.770_681_4e-8;
-    p = p * square - 2.101_024e-6;
-    p = p * square - 5.692_506_4e-5;
-    p = p * square - 7.349_906_3e-4;
-    p = p * square - 2.954_6e-3;
-    p = p * square - 1.609_603_3e-2;
+    for coefficient in [
+        2.770_681_4e-8,
+        -2.101_024e-6,
+        -5.692_506_4e-5,
+        -7.349_906_3e-4,
+        -2.954_6e-3,
+        -1.609_603_3e-2,
+    ] {
+        p = multiply_add::<FUSED>(p, square, coefficient);
+    }
     let mut q = -1.456_607_2e-5;
-    q = q * square - 2.133_740_5e-4;
-    q = q * square - 1.682_827e-3;
-    q = q * square - 7.373_329_2e-3;
-    q = q * square - 1.426_473_9e-2;
+    for coefficient in [-2.133_740_5e-4, -1.682_827e-3, -7.373_329_2e-3, -1.426_473_9e-2] {
+        q = multiply_add::<FUSED>(q, square, coefficient);
+    }
     let erf = z * p / q;
-    let p = (0.5 + 0.5 * erf).clamp(0.0, 1.0);
+    let p = multiply_add::<FUSED>(0.5, erf, 0.5).clamp(0.0, 1.0);
     let p = if z >= FURTHEST { 1.0 } else { p };
     if z <= -FURTHEST { 0.0 } else { p }
 }
 
 /// The density of the normal distribution.
 #[inline(always)]
-fn density(x: f32) -> f32 {
+fn density<const FUSED: bool>(x: f32) -> f32 {
     const INVERSE_ROOT_TWO_PI: f32 = 0.398_942_3;
-    INVERSE_ROOT_TWO_PI * exp(-0.5 * x * x)
+    INVERSE_ROOT_TWO_PI * exp::<FUSED>(-0.5 * x * x)
 }
 
 #[cfg(test)]

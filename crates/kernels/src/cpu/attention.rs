@@ -8,13 +8,14 @@ use rayon::prelude::*;
 
 use super::{
     matrix::Matrix,
-    product::{ROWS, Write, multiply, multiply_strided},
+    product::{ROWS, Shared, Write, multiply, multiply_strided, multiply_to},
     scratch::Scratch,
     simd,
+    unfilled::{filled, unfilled},
 };
 
-/// Queries whose scores exist at the same time.
-const QUERIES_PER_BLOCK: usize = 128;
+/// Scores that exist at the same time: with their gradients they stay in the second cache.
+const SCORES_PER_BLOCK: usize = 48 << 10;
 
 /// The shapes of one attention: `[batch, tokens, heads · width]` for each of queries, keys, values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,67 +54,65 @@ impl Shape {
         self.heads * self.width
     }
 
-    /// Queries of an image that one task handles: all of them where there are images enough for all threads.
+    /// Queries of a head whose scores exist at the same time.
+    fn queries_per_block(&self) -> usize {
+        (SCORES_PER_BLOCK / self.keys).next_multiple_of(ROWS).min(self.queries)
+    }
+
+    /// Queries of a head that one task handles: all of them where there are heads enough for all threads.
     fn queries_per_task(&self) -> usize {
-        let tasks = 2 * rayon::current_num_threads();
-        match self.batch >= tasks {
+        let (tasks, heads) = (2 * rayon::current_num_threads(), self.batch * self.heads);
+        match heads >= tasks {
             true => self.queries,
-            false => self.queries.div_ceil(tasks.div_ceil(self.batch)).next_multiple_of(ROWS),
+            false => self.queries.div_ceil(tasks.div_ceil(heads)).next_multiple_of(ROWS),
         }
     }
 
-    /// - returns: `[batch, queries, features]`, and the log denominators, `[batch, queries, heads]`
+    /// - returns: `[batch, queries, features]`, and the log denominators, `[batch, heads, queries]`
     pub(crate) fn forward(&self, [q, k, v]: [Rows; 3]) -> (Vec<f32>, Vec<f32>) {
         let Self { queries, keys, heads, width, .. } = *self;
         let features = self.features();
-        let mut output = vec![0.0; self.batch * queries * features];
-        let mut denominators = vec![0.0; self.batch * queries * heads];
-        if output.is_empty() || keys == 0 {
-            return (output, denominators);
+        let mut denominators = vec![0.0; self.batch * heads * queries];
+        if denominators.is_empty() || features * keys == 0 {
+            return (vec![0.0; self.batch * queries * features], denominators);
         }
+        let mut output = unfilled(self.batch * queries * features);
+        let result = Shared::new(&mut output);
         let per_task = self.queries_per_task();
-        let images = output
-            .par_chunks_mut(queries * features)
-            .zip(denominators.par_chunks_mut(queries * heads));
-        images.enumerate().for_each(|(image, (output, denominators))| {
-            let tasks = output
-                .par_chunks_mut(per_task * features)
-                .zip(denominators.par_chunks_mut(per_task * heads));
-            tasks.enumerate().for_each(|(task, (output, denominators))| {
-                let count = output.len() / features;
-                for head in 0..heads {
-                    let q = q.head(queries, image, head, width).slice_rows(task * per_task, count);
-                    let k = k.head(keys, image, head, width);
-                    let v = v.head(keys, image, head, width);
-                    let logs = denominators[head..].iter_mut().step_by(heads);
-                    self.head_forward([q, k, v], &mut output[head * width..], logs);
-                }
+        denominators.par_chunks_mut(queries).enumerate().for_each(|(place, logs)| {
+            let (image, head) = (place / heads, place % heads);
+            logs.par_chunks_mut(per_task).enumerate().for_each(|(task, logs)| {
+                let first = task * per_task;
+                let q = q.head(queries, image, head, width).slice_rows(first, logs.len());
+                let k = k.head(keys, image, head, width);
+                let v = v.head(keys, image, head, width);
+                let place = (image * queries + first) * features + head * width;
+                // SAFETY: these rows of this head's columns are within the output, and belong to this task.
+                unsafe { self.head_forward([q, k, v], result.at(place), logs) };
             });
         });
-        (output, denominators)
+        // SAFETY: the tasks' rows and columns are all of it, and every one is written by its products.
+        (unsafe { filled(output) }, denominators)
     }
 
     /// One head of some queries.
     ///
-    /// - `output`: rows of all heads, of which the first `width` columns are written
-    fn head_forward<'a>(
-        &self,
-        [q, k, v]: [Matrix; 3],
-        output: &mut [f32],
-        mut logs: impl Iterator<Item = &'a mut f32>,
-    ) {
-        let (queries, features) = (q.rows(), self.features());
-        let mut scores = Scratch::new(QUERIES_PER_BLOCK.min(queries) * self.keys);
-        for first in (0..queries).step_by(QUERIES_PER_BLOCK) {
-            let count = QUERIES_PER_BLOCK.min(queries - first);
+    /// - `logs`: their log denominators
+    ///
+    /// # Safety
+    /// `output` points to as many rows as there are queries, `features` apart, of the head's width, which nobody
+    /// else uses.
+    unsafe fn head_forward(&self, [q, k, v]: [Matrix; 3], output: *mut f32, logs: &mut [f32]) {
+        let (per_block, features) = (self.queries_per_block(), self.features());
+        let mut scores = Scratch::new(per_block.min(q.rows()) * self.keys);
+        for (block, logs) in logs.chunks_mut(per_block).enumerate() {
+            let (first, count) = (block * per_block, logs.len());
             let scores = &mut scores[..count * self.keys];
             multiply(scores, Write::Replace, q.slice_rows(first, count), k.transposed());
-            for (row, log_sum) in scores.chunks_exact_mut(self.keys).zip(&mut logs) {
-                *log_sum = simd::softmax(row, self.scale());
-            }
-            let output = &mut output[first * features..];
+            simd::softmax(scores, self.keys, self.scale(), logs);
             let scores = Matrix::new(scores, count, self.keys);
-            multiply_strided(output, features, Write::Replace, scores, v);
+            // SAFETY: the caller's promise about these rows.
+            unsafe { multiply_to(output.add(first * features), features, scores, v) };
         }
     }
 
@@ -134,23 +133,21 @@ impl Shape {
             return;
         }
         sinks.into_par_iter().enumerate().for_each(|(image, mut sink)| {
-            let block = QUERIES_PER_BLOCK.min(queries) * keys;
-            let (mut p, mut dp) = (Scratch::new(block), Scratch::new(block));
+            let per_block = self.queries_per_block();
+            let (mut p, mut dp) = (Scratch::new(per_block * keys), Scratch::new(per_block * keys));
             for head in 0..heads {
                 let q = q.head(queries, image, head, width);
                 let k = k.head(keys, image, head, width);
                 let v = v.head(keys, image, head, width);
                 let all = Rows { values: doutput, stride: features, offset: 0 };
                 let doutput = all.head(queries, image, head, width);
-                for first in (0..queries).step_by(QUERIES_PER_BLOCK) {
-                    let count = QUERIES_PER_BLOCK.min(queries - first);
+                for first in (0..queries).step_by(per_block) {
+                    let count = per_block.min(queries - first);
                     let (p, dp) = (&mut p[..count * keys], &mut dp[..count * keys]);
                     let (q, d) = (q.slice_rows(first, count), doutput.slice_rows(first, count));
                     multiply(p, Write::Replace, q, k.transposed());
-                    let logs = denominators[(image * queries + first) * heads + head..].iter();
-                    for (row, log_sum) in p.chunks_exact_mut(keys).zip(logs.step_by(heads)) {
-                        simd::exp_shifted(row, self.scale(), *log_sum);
-                    }
+                    let logs = &denominators[(image * heads + head) * queries + first..];
+                    simd::exp_shifted(p, keys, self.scale(), &logs[..count]);
                     multiply(dp, Write::Replace, d, v.transposed());
                     let write = if first == 0 { Write::Replace } else { Write::Add };
                     let probabilities = Matrix::new(p, count, keys);

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::{
     rows_per_task,
     simd::{self, LANES, multiversion, sum_by_lanes},
+    unfilled::{Blank, filled, unfilled},
 };
 
 /// Rows whose gradients of `γ` and `β` are summed by one task.
@@ -12,13 +13,13 @@ const ROWS_PER_SUM: usize = 128;
 
 multiversion! {
     /// One row; returns its mean and inverse deviation.
-    fn normalise(x: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32, y: &mut [f32]) -> [f32; 2] {
+    fn normalise(x: &[f32], gamma: &[f32], beta: &[f32], epsilon: f32, y: &mut [Blank]) -> [f32; 2] {
         let width = x.len() as f32;
         let mean = sum_by_lanes(x, |x| x) / width;
         let variance = sum_by_lanes(x, |x| (x - mean) * (x - mean)) / width;
         let inverse = 1.0 / (variance + epsilon).sqrt();
         for (((x, gamma), beta), y) in x.iter().zip(gamma).zip(beta).zip(y) {
-            *y = (x - mean) * inverse * gamma + beta;
+            y.write((x - mean) * inverse * gamma + beta);
         }
         [mean, inverse]
     }
@@ -36,7 +37,7 @@ pub(crate) fn forward(
 ) -> (Vec<f32>, Vec<[f32; 2]>) {
     let width = gamma.len();
     let rows = x.len() / width;
-    let mut y = vec![0.0; x.len()];
+    let mut y = unfilled(x.len());
     let mut moments = vec![[0.0; 2]; rows];
     let per_task = rows_per_task(rows);
     y.par_chunks_mut(per_task * width)
@@ -48,7 +49,8 @@ pub(crate) fn forward(
                 *moments = normalise(x, gamma, beta, epsilon, y);
             }
         });
-    (y, moments)
+    // SAFETY: every row is written.
+    (unsafe { filled(y) }, moments)
 }
 
 multiversion! {

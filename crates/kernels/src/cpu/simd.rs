@@ -2,8 +2,10 @@
 //!
 //! [`multiversion!`] compiles a function several times, for the widest vectors of this machine, for
 //! AVX2, and for whatever every machine of this kind has, and picks one at run time. The bodies are
-//! plain loops without branches, which the compiler turns into vector code. No operation is
-//! contracted, so all versions round alike.
+//! plain loops without branches, which the compiler turns into vector code. Only [`multiply_add`] is
+//! fused, where the machine can, so all versions but that for every machine round alike.
+
+use std::sync::OnceLock;
 
 /// The instruction set that [`multiversion!`] functions use on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +20,14 @@ pub(crate) enum Level {
     Avx512,
 }
 
-/// Detected once; the detection itself caches.
+/// The best of this machine, detected once.
+#[inline]
 pub(crate) fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(detected)
+}
+
+fn detected() -> Level {
     #[cfg(target_arch = "x86_64")]
     {
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
@@ -36,24 +44,25 @@ pub(crate) fn level() -> Level {
     Level::Baseline
 }
 
-/// Declares a function that is compiled for every [`Level`] and called at the best one.
+/// Declares a function that is compiled for every [`Level`] and called at the best one. Its body may ask
+/// whether the level has fused multiply-adds, `FUSED`.
 macro_rules! multiversion {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block) => {
         $(#[$meta])*
         $visibility fn $name($($argument: $type),*) $(-> $output)? {
             #[inline(always)]
-            fn generic($($argument: $type),*) $(-> $output)? $body
+            fn generic<const FUSED: bool>($($argument: $type),*) $(-> $output)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            fn avx2($($argument: $type),*) $(-> $output)? { generic($($argument),*) }
+            fn avx2($($argument: $type),*) $(-> $output)? { generic::<true>($($argument),*) }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx2,fma")]
-            fn avx512($($argument: $type),*) $(-> $output)? { generic($($argument),*) }
+            fn avx512($($argument: $type),*) $(-> $output)? { generic::<true>($($argument),*) }
 
             match $crate::cpu::simd::level() {
-                $crate::cpu::simd::Level::Baseline => generic($($argument),*),
+                $crate::cpu::simd::Level::Baseline => generic::<false>($($argument),*),
                 // SAFETY: the level says that this machine has the features.
                 #[cfg(target_arch = "x86_64")]
                 $crate::cpu::simd::Level::Avx2 => unsafe { avx2($($argument),*) },
@@ -66,6 +75,12 @@ macro_rules! multiversion {
 }
 
 pub(crate) use multiversion;
+
+/// `a · b + c`, rounded once if `FUSED`.
+#[inline(always)]
+pub(crate) fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
 
 /// Lanes of the partial sums in reductions: two AVX-512 vectors.
 pub(crate) const LANES: usize = 32;
@@ -112,7 +127,7 @@ multiversion! {
         let rest: f32 = a_blocks.remainder().iter().zip(b_blocks.remainder()).map(|(a, b)| a * b).sum();
         for (a, b) in a_blocks.zip(b_blocks) {
             for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
-                *lane += a * b;
+                *lane = multiply_add::<FUSED>(*a, *b, *lane);
             }
         }
         sum(lanes) + rest
@@ -123,7 +138,7 @@ multiversion! {
     /// `y += factor · x`.
     pub(crate) fn add_scaled(y: &mut [f32], factor: f32, x: &[f32]) {
         for (y, x) in y.iter_mut().zip(x) {
-            *y += factor * x;
+            *y = multiply_add::<FUSED>(factor, *x, *y);
         }
     }
 }
@@ -138,40 +153,67 @@ multiversion! {
 }
 
 multiversion! {
-    /// `row = exp(scale · row - shift)`.
-    pub(crate) fn exp_shifted(row: &mut [f32], scale: f32, shift: f32) {
-        for value in row.iter_mut() {
-            let exponent = scale * *value - shift;
-            *value = if exponent < -87.0 { 0.0 } else { exp(exponent) };
+    /// `row = exp(scale · row - shift)`, row by row.
+    ///
+    /// - `rows`: `[shifts.len(), width]`
+    pub(crate) fn exp_shifted(rows: &mut [f32], width: usize, scale: f32, shifts: &[f32]) {
+        for (row, shift) in rows.chunks_exact_mut(width).zip(shifts) {
+            for value in row {
+                let exponent = multiply_add::<FUSED>(scale, *value, -shift);
+                *value = if exponent < -87.0 { 0.0 } else { exp::<FUSED>(exponent) };
+            }
         }
     }
 }
 
 multiversion! {
-    /// `row = softmax(scale · row)` for a scale above zero; returns the logarithm of the denominator.
-    pub(crate) fn softmax(row: &mut [f32], scale: f32) -> f32 {
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        for block in row.chunks(LANES) {
-            for (lane, value) in lanes.iter_mut().zip(block) {
-                *lane = if *value > *lane { *value } else { *lane };
+    /// `row = softmax(scale · row)` for a scale above zero, row by row; leaves the logarithms of the denominators.
+    ///
+    /// - `rows`: `[logs.len(), width]`
+    pub(crate) fn softmax(rows: &mut [f32], width: usize, scale: f32, logs: &mut [f32]) {
+        for (row, log) in rows.chunks_exact_mut(width).zip(logs) {
+            let (blocks, rest) = row.as_chunks_mut::<LANES>();
+            // What does not fill the lanes is handled as if it did.
+            let mut last = [f32::NEG_INFINITY; LANES];
+            last[..rest.len()].copy_from_slice(rest);
+            let mut highest = last;
+            for block in &*blocks {
+                for (highest, value) in highest.iter_mut().zip(block) {
+                    *highest = if *value > *highest { *value } else { *highest };
+                }
             }
-        }
-        let shift = scale * fold(lanes, |a, b| if b > a { b } else { a });
-        let mut lanes = [0.0_f32; LANES];
-        for block in row.chunks_mut(LANES) {
-            for (lane, value) in lanes.iter_mut().zip(block) {
-                let exponent = scale * *value - shift;
-                // A probability below e^-87 is none.
-                *value = if exponent < -87.0 { 0.0 } else { exp(exponent) };
-                *lane += *value;
+            let shift = scale * fold(highest, |a, b| if b > a { b } else { a });
+            let mut sums = [0.0_f32; LANES];
+            for block in blocks {
+                exponentials::<FUSED>(block, scale, shift, &mut sums);
             }
+            if !rest.is_empty() {
+                exponentials::<FUSED>(&mut last, scale, shift, &mut sums);
+                rest.copy_from_slice(&last[..rest.len()]);
+            }
+            let sum = sum(sums);
+            let factor = 1.0 / sum;
+            for value in row.iter_mut() {
+                *value *= factor;
+            }
+            *log = shift + sum.ln();
         }
-        let sum = sum(lanes);
-        let factor = 1.0 / sum;
-        for value in row.iter_mut() {
-            *value *= factor;
-        }
-        shift + sum.ln()
+    }
+}
+
+/// `block = exp(scale · block - shift)`, added to the sums of its lanes.
+#[inline(always)]
+fn exponentials<const FUSED: bool>(
+    block: &mut [f32; LANES],
+    scale: f32,
+    shift: f32,
+    sums: &mut [f32; LANES],
+) {
+    for (value, sum) in block.iter_mut().zip(sums) {
+        let exponent = multiply_add::<FUSED>(scale, *value, -shift);
+        // A probability below e^-87 is none.
+        *value = if exponent < -87.0 { 0.0 } else { exp::<FUSED>(exponent) };
+        *sum += *value;
     }
 }
 
@@ -187,22 +229,21 @@ multiversion! {
 /// `eˣ` without branches, to two units in the last place, for results that are normal numbers; what
 /// lies outside is cut off at `e^±87`.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
     // Adding and subtracting 1.5 · 2²³ rounds to a whole number, and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let x = x.clamp(-87.0, 87.0);
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let shifted = multiply_add::<FUSED>(x, std::f32::consts::LOG2_E, ROUND);
     let whole = shifted - ROUND;
-    let r = (x - whole * LN2_HIGH) - whole * LN2_LOW;
+    let r = multiply_add::<FUSED>(-whole, LN2_HIGH, x);
+    let r = multiply_add::<FUSED>(-whole, LN2_LOW, r);
     let mut p = 1.987_569_1e-4;
-    p = p * r + 1.398_2e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 0.5;
-    let e = (p * r * r + r) + 1.0;
+    for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = multiply_add::<FUSED>(p, r, coefficient);
+    }
+    let e = multiply_add::<FUSED>(p * r, r, r) + 1.0;
     let power = (shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127)) << 23;
     e * f32::from_bits(power)
 }
@@ -213,6 +254,11 @@ mod tests {
 
     #[test]
     fn exp_is_exact_to_two_units_in_the_last_place() {
+        exp_is_exact(exp::<false>);
+        exp_is_exact(exp::<true>);
+    }
+
+    fn exp_is_exact(exp: impl Fn(f32) -> f32) {
         let mut worst = 0.0_f64;
         for i in -870_000..=870_000 {
             let x = i as f32 * 1e-4;
@@ -239,9 +285,10 @@ mod tests {
         for length in [1, 31, 32, 33, 100] {
             let values: Vec<f32> = (0..length).map(|i| ((i * 37) % 11) as f32 - 5.0).collect();
             let mut row = values.clone();
-            let log_sum = softmax(&mut row, 0.5);
+            let mut log_sum = [0.0];
+            softmax(&mut row, length, 0.5, &mut log_sum);
             let sum: f64 = values.iter().map(|x| (0.5 * f64::from(*x)).exp()).sum();
-            assert!((f64::from(log_sum) - sum.ln()).abs() < 1e-5);
+            assert!((f64::from(log_sum[0]) - sum.ln()).abs() < 1e-5);
             for (p, x) in row.iter().zip(&values) {
                 assert!((f64::from(*p) - (0.5 * f64::from(*x)).exp() / sum).abs() < 1e-6);
             }

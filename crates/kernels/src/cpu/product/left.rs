@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     BLOCK_ROWS,
-    kernel::{Kernel, Left, MOST_COLUMNS, Panel, Place, ROWS},
+    kernel::{Extent, Kernel, Left, Panel, Place, ROWS},
     pack,
 };
 use crate::cpu::{matrix::Matrix, scratch::Scratch};
@@ -64,15 +64,14 @@ impl LeftBlock {
     /// All tiles against one panel.
     ///
     /// # Safety
-    /// The kernel runs on this machine; the panel has `depth` rows of `width`, `depth` being the
-    /// inner dimension of this block; the place has this block's rows of `columns <= width`.
+    /// The kernel runs on this machine; the panel has `depth` rows of a tile's width, `depth` being the
+    /// inner dimension of this block; the place has this block's rows of `columns`, at most that width.
     #[inline]
     pub(super) unsafe fn multiply(
         &self,
         kernel: Kernel,
         depth: usize,
         right: Panel,
-        width: usize,
         place: Place,
         columns: usize,
     ) {
@@ -81,25 +80,10 @@ impl LeftBlock {
             // SAFETY: within the place's rows.
             let first = unsafe { place.first.add(tile * ROWS * place.stride) };
             let place = Place { first, ..place };
-            if columns == width {
-                // SAFETY: the left operand's rows were taken from slices of `depth` values each.
-                unsafe { kernel(count, depth, left, right, place) };
-                continue;
-            }
-            let mut whole = [0.0_f32; ROWS * MOST_COLUMNS];
-            let buffer = Place { first: whole.as_mut_ptr(), stride: width, add: false };
-            // SAFETY: as above, and the buffer has a tile's rows and columns.
-            unsafe { kernel(count, depth, left, right, buffer) };
-            for (row, sums) in whole.chunks_exact(width).take(count).enumerate() {
-                for (column, sum) in sums[..columns].iter().enumerate() {
-                    // SAFETY: the place has `columns` values in each of its rows, which are there if
-                    // they are added to.
-                    unsafe {
-                        let to = place.first.add(row * place.stride + column);
-                        to.write(if place.add { to.read() + sum } else { *sum });
-                    }
-                }
-            }
+            let extent = Extent { rows: count, columns, depth };
+            // SAFETY: the left operand's rows were taken from slices of `depth` values each; the rest is the
+            // caller's promise.
+            unsafe { kernel(extent, left, right, place) };
         }
     }
 }

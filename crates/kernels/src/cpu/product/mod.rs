@@ -217,7 +217,7 @@ unsafe fn multiply_at(
                     let place = Place { first, stride, add };
                     // SAFETY: the engine is this machine's; panels have `inner.len()` rows of the
                     // width, in place or packed; the place is the caller's.
-                    unsafe { left.multiply(kernel, inner.len(), right, width, place, columns) };
+                    unsafe { left.multiply(kernel, inner.len(), right, place, columns) };
                 }
             }
         }
@@ -241,9 +241,22 @@ pub(crate) fn multiply_into(c: &mut [Blank], a: Matrix, b: Matrix) {
     }
 }
 
+/// `c = a · b` on one thread, with rows of `c` `stride` apart, of which only these columns are touched.
+///
+/// # Safety
+/// `c` points to as many rows as `a` has of as many values as `b` has columns, which nobody else uses.
+pub(crate) unsafe fn multiply_to(c: *mut f32, stride: usize, a: Matrix, b: Matrix) {
+    assert_eq!(a.columns(), b.rows(), "product: inner sizes");
+    assert!(b.columns() <= stride, "product: room for the result");
+    if a.rows() * b.columns() > 0 {
+        // SAFETY: the caller's promise, and what replaces does not read.
+        unsafe { multiply_at(Engine::best(), c, stride, Write::Replace, a, b) };
+    }
+}
+
 /// A result that several threads write, each its own part.
 #[derive(Clone, Copy)]
-struct Shared(*mut f32);
+pub(crate) struct Shared(*mut f32);
 
 // SAFETY: parts of the result that tasks write do not overlap.
 unsafe impl Send for Shared {}
@@ -251,8 +264,17 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    fn pointer(self) -> *mut f32 {
-        self.0
+    pub(crate) fn new(values: &mut [Blank]) -> Self {
+        Self(values.as_mut_ptr().cast())
+    }
+
+    /// The value `offset` from the first one.
+    ///
+    /// # Safety
+    /// There is one.
+    pub(crate) unsafe fn at(self, offset: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(offset) }
     }
 }
 
@@ -267,7 +289,7 @@ pub(crate) fn multiply_parallel(c: &mut [f32], write: Write, a: Matrix, b: Matri
 pub(crate) fn multiply_parallel_into(c: &mut [Blank], a: Matrix, b: Matrix) {
     assert_eq!(c.len(), a.rows() * b.columns(), "product: room for the result");
     // SAFETY: asserted, and what replaces does not read.
-    unsafe { multiply_parallel_at(Shared(c.as_mut_ptr().cast()), Write::Replace, a, b) };
+    unsafe { multiply_parallel_at(Shared::new(c), Write::Replace, a, b) };
 }
 
 /// # Safety
@@ -295,7 +317,7 @@ unsafe fn multiply_parallel_at(result: Shared, write: Write, a: Matrix, b: Matri
             false => (a.slice_rows(first, count), b, first * n),
         };
         // SAFETY: parts lie within the result, and do not overlap.
-        unsafe { multiply_at(engine, result.pointer().add(offset), n, write, a, b) };
+        unsafe { multiply_at(engine, result.at(offset), n, write, a, b) };
     });
 }
 

@@ -127,7 +127,7 @@ pub(crate) fn multiply_packed_by_columns(
     if c.is_empty() {
         return;
     }
-    let result = Shared(c.as_mut_ptr().cast());
+    let result = Shared::new(c);
     let panels = n.div_ceil(b.width);
     let part = panels.div_ceil(rayon::current_num_threads());
     (0..panels.div_ceil(part)).into_par_iter().with_max_len(1).for_each(|task| {
@@ -136,7 +136,7 @@ pub(crate) fn multiply_packed_by_columns(
         for first in (0..m).step_by(BLOCK_ROWS) {
             let a = a.slice_rows(first, BLOCK_ROWS.min(m - first));
             // SAFETY: within the result, whose columns belong to one task each.
-            let c = unsafe { result.pointer().add(first * n + columns.start) };
+            let c = unsafe { result.at(first * n + columns.start) };
             // SAFETY: as above, and what replaces does not read.
             unsafe { multiply_block(c, n, Write::Replace, a, b, own.clone()) };
             for row in 0..a.rows() {
@@ -214,7 +214,7 @@ unsafe fn multiply_block(
                     let place = Place { first: unsafe { c.add(column) }, stride, add };
                     // SAFETY: the engine is this machine's; the panel has `depth` rows of its
                     // width, and the place `count` rows of `columns`.
-                    unsafe { left.multiply(kernel, depth, right, b.width, place, columns) };
+                    unsafe { left.multiply(kernel, depth, right, place, columns) };
                 }
             }
         }
