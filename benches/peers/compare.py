@@ -292,6 +292,7 @@ def main():
     arguments.add_argument("--rounds", type=int, default=9)
     arguments.add_argument("--output", required=True)
     arguments.add_argument("--compile", action="store_true", help="torch.compile too")
+    arguments.add_argument("--only", default="", help="jobs whose name has this in it")
     arguments = arguments.parse_args()
     import importlib.metadata as metadata
     import torch
@@ -300,6 +301,8 @@ def main():
     ours = Ours(arguments.program)
     rows = []
     for name, tag, jobs in all_jobs(ours, arguments.compile):
+        if arguments.only not in name:
+            continue
         repeats = {contender: max(1, round(ENOUGH / job())) for contender, job in jobs.items()}
         times = {contender: [] for contender in jobs}
         for _ in range(arguments.rounds):

@@ -60,8 +60,12 @@ pub(crate) fn has_few_rows(rows: usize) -> bool {
     rows < 2 * BLOCK_ROWS * rayon::current_num_threads()
 }
 
-/// Columns of a block of a product that packs its right operand on the way.
-const BLOCK_COLUMNS: usize = 512;
+/// Columns of a block of a product that packs its right operand on the way: its panels, and what they are packed
+/// from, stay in the second cache. So few that the left operand is not packed often, if it is.
+const BLOCK_COLUMNS: usize = 256;
+
+/// So many columns are one block.
+const COLUMNS_OF_ONE_BLOCK: usize = 384;
 
 /// A right operand that is stored by rows is read in place if it has at most this many values: it stays
 /// in the first cache, whatever the distance of its rows.
@@ -180,8 +184,9 @@ unsafe fn multiply_at(
         return;
     }
     let in_place = b.stride().filter(|_| !b.is_transposed() && depth * n <= VALUES_IN_PLACE);
-    for first_column in (0..n).step_by(BLOCK_COLUMNS) {
-        let n = BLOCK_COLUMNS.min(n - first_column);
+    let block_columns = if n <= COLUMNS_OF_ONE_BLOCK { n } else { BLOCK_COLUMNS };
+    for first_column in (0..n).step_by(block_columns) {
+        let n = block_columns.min(n - first_column);
         let panels = n.div_ceil(width);
         // In place, only a last panel that is not full is packed.
         let packed_from = if in_place.is_some() { n / width } else { 0 };
