@@ -24,6 +24,8 @@
 //! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. Any number of threads gives the
 //! same bits, except by the library, whose products are cut differently.
 //!
+//! [`devices`] says which other devices there are, by the Cargo features `cuda`, `wgpu`, `metal` and `vulkan`.
+//!
 //! Programs that predict pack a model's weights once with [`PackedWeights`]; programs that train should
 //! use [`memory::Allocator`].
 //!
@@ -33,6 +35,7 @@
 mod activate;
 mod attention;
 mod cpu;
+pub mod devices;
 mod expert_mlp;
 mod fused;
 mod layer_norm;
@@ -40,6 +43,7 @@ mod linear;
 pub mod memory;
 mod mixing;
 mod mlp;
+pub mod on_device;
 mod packed_weights;
 pub mod portable;
 mod soft_moe;
