@@ -12,7 +12,7 @@ use crate::{
         scratch::Scratch,
     },
     fused::{Array, FusedOp, Input, apply},
-    packed_weights, portable,
+    on_device, packed_weights,
 };
 
 /// Which token rows go to which expert: rows sorted by expert, with offsets.
@@ -115,7 +115,7 @@ pub fn expert_mlp(
         Input::new(&parameters.down_bias),
     ];
     apply(&op, inputs).unwrap_or_else(|| {
-        portable::expert_mlp(tokens, weights, parameters, dispatch, activation, dropout)
+        on_device::expert_mlp(tokens, weights, parameters, dispatch, activation, dropout)
     })
 }
 

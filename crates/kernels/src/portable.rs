@@ -1,11 +1,13 @@
 //! The twins: the same operations from plain Burn operations, for any device.
 
 use burn::tensor::{
-    IndexingUpdateOp, Tensor, TensorData,
+    Device, IndexingUpdateOp, Tensor, TensorData,
     activation::{self, softmax},
 };
 
-use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing};
+use omma_base::transfer;
+
+use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing, on_device::mask};
 
 /// [`crate::activate`].
 pub fn activate<const R: usize>(x: Tensor<R>, form: Activation) -> Tensor<R> {
@@ -70,6 +72,10 @@ pub fn dropout<const R: usize>(x: Tensor<R>, dropout: Dropout) -> Tensor<R> {
 fn drop_out<const R: usize>(x: Tensor<R>, dropout: Option<Dropout>, first: usize) -> Tensor<R> {
     let Some(dropout) = dropout else { return x };
     let shape = x.dims();
+    if x.device() != Device::flex() {
+        let mask = mask(&dropout, shape, |place| dropout.keeps(first + place), &x.device());
+        return x.clone() * mask.cast(x.dtype());
+    }
     let count: usize = shape.iter().product();
     let mask: Vec<f32> = (first..first + count).map(|index| dropout.factor(index)).collect();
     let options = (&x.device(), x.dtype());
@@ -127,6 +133,7 @@ pub fn expert_mlp(
     if rows.is_empty() {
         return zeros;
     }
+    transfer::brought(&rows);
     let rows = Tensor::from_data(TensorData::new(rows, [dispatch.tokens().len()]), &device);
     let inputs = tokens.select(0, rows.clone());
     let busy = (0..experts).filter(|e| dispatch.offsets()[*e] < dispatch.offsets()[*e + 1]);

@@ -1,6 +1,7 @@
 //! Soft MoE: slots, experts, mixing.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use omma_base::transfer;
 
 use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing, expert_mlp, mix};
 
@@ -83,5 +84,6 @@ fn columns_of(run: &[Vec<usize>], slots: usize, size: usize, device: &Device) ->
             index.extend_from_within(first..first + chosen * slots);
         }
     }
+    transfer::brought(&index);
     Tensor::from_data(TensorData::new(index, [run.len(), size, chosen * slots]), device)
 }

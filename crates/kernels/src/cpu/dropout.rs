@@ -12,10 +12,16 @@ pub struct Dropout {
 
 impl Dropout {
     /// The factor of value `index`: 0, or what keeps the mean.
+    #[inline]
     pub fn factor(&self, index: usize) -> f32 {
+        if self.keeps(index) { 1.0 / (1.0 - self.rate) } else { 0.0 }
+    }
+
+    /// Whether value `index` stays.
+    #[inline]
+    pub fn keeps(&self, index: usize) -> bool {
         let random = mix(self.seed ^ mix(index as u64)) >> 40;
-        let kept = random as f32 >= self.rate * (1 << 24) as f32;
-        if kept { 1.0 / (1.0 - self.rate) } else { 0.0 }
+        random as f32 >= self.rate * (1 << 24) as f32
     }
 
     /// Multiplies values that start at `first` by their factors.

@@ -4,6 +4,7 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Int, Tensor},
 };
+use omma_base::transfer;
 use omma_kernels::{Activation, Dispatch, Dropout, ExpertParameters, expert_mlp, mlp, soft_moe};
 use omma_routing::{Seed, SoftPlan, SparsePlan};
 use rand::RngExt;
@@ -182,6 +183,7 @@ impl Experts {
             let of_tokens: Vec<u32> = kept.iter().map(|row| rows.tokens()[*row]).collect();
             let dispatch = Dispatch::new(offsets, of_tokens, n_tokens);
             let index: Vec<i32> = kept.iter().map(|row| *row as i32).collect();
+            transfer::brought(&index);
             let index = Tensor::<1, Int>::from_data(index.as_slice(), &tokens.device());
             let weights = rows.weights().clone().select(0, index);
             let dropout = dropout.map(|seed| seed.named("choice").numbered(choice as u64));
@@ -245,6 +247,7 @@ impl Experts {
         }
         let row = |expert: &usize| self.config.experts.binary_search(expert).ok();
         let index: Vec<i32> = experts.iter().filter_map(row).map(|row| row as i32).collect();
+        transfer::brought(&index);
         let index = Tensor::from_data(index.as_slice(), &all.up.device());
         ExpertParameters {
             up: all.up.select(0, index.clone()),

@@ -4,6 +4,7 @@ use burn::{
     module::Module,
     tensor::{Device, IndexingUpdateOp, Int, Tensor},
 };
+use omma_base::transfer;
 use omma_routing::{Context, Plan, Result, Router, RouterConfig, Routing, RoutingError, Seed};
 
 use super::experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
@@ -74,6 +75,7 @@ impl MoeLayer {
     ) -> Result<MoeOutput> {
         if let Some((rows, layout)) = context.layout.present() {
             let rows: Vec<i32> = rows.into_iter().map(|row| row as i32).collect();
+            transfer::brought(&rows);
             let rows = Tensor::<1, Int>::from_data(rows.as_slice(), &tokens.device());
             let context = Context { layout, ..context.clone() };
             let present =
