@@ -38,6 +38,7 @@ use std::{
 use omma_base::files::{FolderLock, LockError, fresh_folder, remove_leftovers, write_atomically};
 use serde::Serialize;
 
+pub(crate) use self::environment::last_device;
 pub use self::{
     checkpoints::{Checkpoints, step_name},
     environment::Environment,

@@ -1,11 +1,12 @@
 //! Sums between two lines of the log.
 
+use omma_base::transfer::Transfer;
 use omma_eval::routing::LayerHealth;
 use omma_ranks::{Traffic, World};
 
 use super::stepper::Taken;
 use crate::{
-    logs::{CommunicationRecord, TrainRecord},
+    logs::{CommunicationRecord, TrainRecord, TransferRecord},
     task::TaskScores,
 };
 
@@ -19,11 +20,12 @@ pub(crate) struct Interval {
     auxiliary_loss: f64,
     norm: f64,
     rate: f64,
+    transfer: Option<Transfer>,
     pub(crate) seconds: f64,
 }
 
 impl Interval {
-    pub(super) fn add(&mut self, Taken { facts, norm }: &Taken, rate: f64) {
+    pub(super) fn add(&mut self, Taken { facts, norm, transfer }: &Taken, rate: f64) {
         self.steps += 1;
         self.examples += facts.examples;
         self.scores.add(&facts.scores);
@@ -31,6 +33,9 @@ impl Interval {
         self.auxiliary_loss += facts.auxiliary_loss;
         self.norm += norm;
         self.rate = rate;
+        if let Some(transfer) = transfer {
+            self.transfer.get_or_insert_default().add(*transfer);
+        }
     }
 
     pub(crate) fn take(
@@ -58,6 +63,10 @@ impl Interval {
                     bytes: bytes as f64 / steps,
                     seconds: time.as_secs_f64() / steps,
                 }
+            }),
+            transfer: sums.transfer.map(|Transfer { to_device, from_device }| TransferRecord {
+                to_device: to_device as f64 / steps,
+                from_device: from_device as f64 / steps,
             }),
             routing,
         }

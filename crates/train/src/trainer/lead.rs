@@ -161,7 +161,7 @@ impl Trainer {
             rayon::current_num_threads(),
             plural(rayon::current_num_threads())
         ));
-        let environment = Environment { ranks, ..Environment::now() };
+        let environment = Environment { ranks, ..Environment::now(self.device.clone()) };
         self.run.write_json("environment.json", &environment)?;
         Ok(self)
     }

@@ -9,6 +9,7 @@ mod follower;
 mod interval;
 mod lead;
 mod learner;
+mod on_device;
 mod shards;
 mod step;
 mod stepper;
@@ -20,6 +21,7 @@ use std::{path::Path, time::Instant};
 
 use burn::{module::Module, tensor::Device};
 use omma_eval::routing::RoutingTally;
+use omma_kernels::devices::describe;
 use omma_model::{VisionTransformer, checkpoint};
 
 #[cfg(test)]
@@ -42,17 +44,18 @@ use self::{
     interval::Interval,
     lead::Order,
     learner::Feed,
+    on_device::learning_rows,
     stepper::{At, Stepper},
     stretches::Stretches,
 };
 
 use crate::{
     error::{Result, TrainError},
-    logs::{EvaluationRecord, Logs, Record, StretchRecord, TrainRecord},
+    logs::{DeviceRecord, EvaluationRecord, Logs, Record, StretchRecord, TrainRecord},
     memory::StepMemory,
     recipe::{Recipe, TrainRecipe},
     resolved::Resolved,
-    run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State},
+    run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State, last_device},
     start::{Begin, Resume},
     task::{Judging, Measure, TaskScores},
 };
@@ -125,6 +128,8 @@ pub struct Trainer {
     /// What tells the run's images from others.
     identity: DataIdentity,
     stepper: Stepper,
+    /// What the device is called that it computes on.
+    device: String,
     average: Option<Average>,
     stretches: Stretches,
     logs: Logs,
@@ -156,7 +161,7 @@ impl Trainer {
         Self::new(resolved, run, begin, device)
     }
 
-    fn new(resolved: Resolved, run: RunFolder, begin: Begin, device: Device) -> Result<Self> {
+    fn new(mut resolved: Resolved, run: RunFolder, begin: Begin, device: Device) -> Result<Self> {
         let Begin { model, weights, average, optimiser, freezing, progress, from } = begin;
         let Resolved { recipe, data, task, .. } = &resolved;
         let cost = recipe.model.cost(recipe.model.image.resolution)?;
@@ -176,20 +181,31 @@ impl Trainer {
         let shards = recipe.train.shards;
         let stepper = Stepper::new(device, (model, weights), optimiser, freezing, shards)?;
         let stretches = Stretches::new(run.earlier_stretches()?, recipe, data.train.len());
-        let logs = Logs::open(&run, progress.step)?;
+        let mut logs = Logs::open(&run, progress.step)?;
         if let Some(classes) = task.class_names() {
             run.write_json("classes.json", &classes)?;
         }
         for (name, text) in task.files() {
             run.write(name, text)?;
         }
-        run.write_json("environment.json", &Environment::now())?;
+        let device = describe(&resolved.device);
+        if let Some(before) = last_device(&run.file("environment.json")).filter(|it| *it != device)
+        {
+            resolved.notes.push(format!(
+                "this run was trained on {before} and goes on on {device}: its numbers are not to the bit those of \
+                 a run that stays"
+            ));
+            let (step, device) = (progress.step, device.clone());
+            logs.add(&Record::Device(DeviceRecord { step, device, before }))?;
+        }
+        run.write_json("environment.json", &Environment::now(device.clone()))?;
         Ok(Self {
             identity: DataIdentity::of(&resolved.data),
             resolved,
             run,
             outline,
             stepper,
+            device,
             average,
             stretches,
             logs,
@@ -277,7 +293,13 @@ impl Trainer {
         let mut taken = self.stepper.step(&self.resolved, feed, at, &last_good)?;
         self.tally.add(std::mem::take(&mut taken.facts.routing));
         if let Some(average) = &mut self.average {
-            average.follow(step + 1, &self.stepper.weights.values);
+            match &self.stepper.on_device {
+                None => average.follow(step + 1, &self.stepper.weights.values),
+                Some(_) => {
+                    let values = learning_rows(&self.stepper.model);
+                    average.follow_on_device(step + 1, values, &self.resolved.device);
+                }
+            }
         }
         self.progress.step += 1;
         interval.add(&taken, at.rate);
@@ -361,7 +383,9 @@ impl Trainer {
     /// The model that a user gets: the average where there is one.
     fn deployed(&self) -> Result<VisionTransformer> {
         let model = self.stepper.model.clone();
+        let on_device = self.average.as_ref().and_then(|average| average.put_on_device(&model));
         let model = match &self.average {
+            _ if on_device.is_some() => on_device.unwrap_or(model),
             Some(average) => Weights {
                 parameters: self.stepper.weights.parameters.clone(),
                 values: average.values.clone(),
@@ -379,6 +403,7 @@ impl Trainer {
         }
         let checkpoints = self.run.checkpoints();
         let model = self.deployed()?;
+        self.stepper.fetch(self.average.is_some());
         let raw = self.average.as_ref().map(|_| &self.stepper.weights);
         let (progress, optimiser) = (self.progress, &self.stepper.optimiser);
         checkpoints.add(step, |folder| {
@@ -391,6 +416,7 @@ impl Trainer {
             let data = self.identity.clone();
             State::save(folder, Saved { progress, model, recipe, data, optimiser, raw })
         })?;
+        self.stepper.release();
         let best = self.progress.best;
         if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {
             checkpoints.set_best(&best)?;

@@ -2,7 +2,7 @@
 //! same to the bit.
 
 use burn::{module::Module, tensor::Device};
-use omma_base::Seed;
+use omma_base::{Seed, transfer::Transfer};
 use omma_data::{Cursor, TrainLoader, Turns};
 use omma_model::VisionTransformer;
 use omma_ranks::{Share, World, sum_over_shards};
@@ -13,7 +13,8 @@ use super::{
     agree::{agree, is_divergence},
     divergence::Divergence,
     learner::Feed,
-    step::{Facts, Pass, ToldFacts, add_gradients, divide_gradients},
+    on_device::OnDevice,
+    step::{Facts, GradientSum, Pass, ToldFacts, divide_gradients},
 };
 use crate::{
     activations::{ActivationLoader, Source, open_or_make},
@@ -29,14 +30,17 @@ pub(super) struct Stepper {
     /// All ranks that take them together.
     pub(super) world: World,
     /// Which parts of every batch this one computes.
-    share: Share,
+    pub(super) share: Share,
     /// The device with gradients.
     pub(super) device: Device,
     pub(super) model: VisionTransformer,
     pub(super) weights: Weights,
     pub(super) optimiser: Optimiser,
     pub(super) freezing: Freezing,
-    shards: Shards,
+    pub(super) shards: Shards,
+    /// What stays on a device of its own, where it computes on one. Weights and optimiser are then as they were
+    /// before the first step, or [fetched](Self::fetch).
+    pub(super) on_device: Option<OnDevice>,
 }
 
 /// What a step found.
@@ -45,10 +49,12 @@ pub(super) struct Taken {
     pub(super) facts: Facts,
     /// Norm of the gradient before it was clipped.
     pub(super) norm: f64,
+    /// What crossed to and from a device of its own.
+    pub(super) transfer: Option<Transfer>,
 }
 
 /// What each part of a rank found, by its number, and the gradients of each of its shards.
-type OwnParts = (Vec<(usize, Facts)>, Vec<Vec<Vec<f32>>>);
+type OwnParts<G> = (Vec<(usize, Facts)>, Vec<G>);
 
 /// Where a step is.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -70,14 +76,15 @@ impl Stepper {
     ) -> Result<Self> {
         let world = World::alone();
         let share = share(&world, shards)?;
-        let shards = Shards::new(shards)?;
-        Ok(Self { world, share, device, model, weights, optimiser, freezing, shards })
+        let on_device = (device != Device::flex()).then(OnDevice::default);
+        let shards = lanes(on_device.is_some(), shards)?;
+        Ok(Self { world, share, device, model, weights, optimiser, freezing, shards, on_device })
     }
 
     /// The same as one of several ranks.
     pub(super) fn among(self, world: World) -> Result<Self> {
         let share = share(&world, self.share.shards)?;
-        let shards = Shards::new(share.own.len())?;
+        let shards = lanes(self.on_device.is_some(), share.own.len())?;
         Ok(Self { world, share, shards, ..self })
     }
 
@@ -121,6 +128,21 @@ impl Stepper {
         &mut self,
         resolved: &Resolved,
         feed: &mut Feed,
+        at: At,
+        last_good: &dyn Fn() -> String,
+    ) -> Result<Taken> {
+        if self.on_device.is_none() {
+            return self.step_on_host(resolved, feed, at, last_good);
+        }
+        let before = Transfer::so_far();
+        let taken = self.step_on_device(resolved, feed, at, last_good)?;
+        Ok(Taken { transfer: Some(Transfer::since(before)), ..taken })
+    }
+
+    fn step_on_host(
+        &mut self,
+        resolved: &Resolved,
+        feed: &mut Feed,
         At { step, rate }: At,
         last_good: &dyn Fn() -> String,
     ) -> Result<Taken> {
@@ -144,11 +166,16 @@ impl Stepper {
         .check(last_good)?;
         self.optimiser.step(rate, &mut self.weights.values, &gradients);
         self.model = self.weights.put(self.model.clone())?;
-        Ok(Taken { facts, norm })
+        Ok(Taken { facts, norm, transfer: None })
     }
 
     /// Runs the parts of a step that are this rank's.
-    fn own_parts(&self, resolved: &Resolved, feed: &mut Feed, step: u64) -> Result<OwnParts> {
+    pub(super) fn own_parts<G: GradientSum>(
+        &self,
+        resolved: &Resolved,
+        feed: &mut Feed,
+        step: u64,
+    ) -> Result<OwnParts<G>> {
         let Resolved { recipe, task, .. } = resolved;
         let Share { shards, own } = &self.share;
         let seed = Seed::new(recipe.seed).named("step").numbered(step);
@@ -160,7 +187,7 @@ impl Stepper {
             None => rounds.collect(),
         };
         let mut facts = Vec::new();
-        let mut sums: Vec<Vec<Vec<f32>>> = vec![Vec::new(); own.len()];
+        let mut sums: Vec<Option<G>> = own.clone().map(|_| None).collect();
         for numbers in rounds {
             let next = |part: &usize| Ok((feed.next()?, seed.numbered(*part as u64)));
             let parts = numbers.iter().map(next).collect::<Result<_>>();
@@ -176,16 +203,16 @@ impl Stepper {
                 let Pass { facts: found, gradients } = found?;
                 facts.push((number, found));
                 match &mut sums[number % shards - own.start] {
-                    sum if sum.is_empty() => *sum = gradients,
-                    sum => add_gradients(sum, &gradients),
+                    Some(sum) => sum.add(gradients),
+                    none => *none = Some(gradients),
                 }
             }
         }
-        Ok((facts, sums))
+        Ok((facts, sums.into_iter().flatten().collect()))
     }
 
     /// What the parts of all ranks found, in the order of the parts.
-    fn all_facts(&self, own: Vec<(usize, Facts)>) -> Facts {
+    pub(super) fn all_facts(&self, own: Vec<(usize, Facts)>) -> Facts {
         let mut all = match self.world.is_alone() {
             true => own,
             false => {
@@ -215,11 +242,16 @@ impl Stepper {
             loss: f64::NAN,
             gradient_norm: f64::NAN,
             limit: f64::INFINITY,
-            weights: &self.weights,
+            weights: &self.host_weights(),
             gradients: &[],
         }
         .error(&format!("in step {step}, {error}"), last_good)
     }
+}
+
+/// What so many shards run on.
+fn lanes(on_device: bool, shards: usize) -> Result<Shards> {
+    if on_device { Ok(Shards::on_device()) } else { Shards::new(shards) }
 }
 
 /// Which shards a rank has.
