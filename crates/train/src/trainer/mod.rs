@@ -383,15 +383,15 @@ impl Trainer {
     /// The model that a user gets: the average where there is one.
     fn deployed(&self) -> Result<VisionTransformer> {
         let model = self.stepper.model.clone();
-        let on_device = self.average.as_ref().and_then(|average| average.put_on_device(&model));
         let model = match &self.average {
-            _ if on_device.is_some() => on_device.unwrap_or(model),
-            Some(average) => Weights {
-                parameters: self.stepper.weights.parameters.clone(),
-                values: average.values.clone(),
-            }
-            .put(model)?,
             None => model,
+            Some(average) => match average.put_on_device(&model) {
+                Some(model) => model,
+                None => {
+                    let parameters = self.stepper.weights.parameters.clone();
+                    Weights { parameters, values: average.values.clone() }.put(model)?
+                }
+            },
         };
         Ok(model.valid())
     }
