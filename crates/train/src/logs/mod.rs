@@ -56,6 +56,22 @@ pub struct CommunicationRecord {
     pub bytes: f64,
     /// Seconds per step until everything was there, waiting for slower ranks included.
     pub seconds: f64,
+    /// What of that is about experts on several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertTrafficRecord>,
+}
+
+/// Rows that go to experts on other ranks, and back, forwards and backwards; the rest of a step's bytes are sums.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ExpertTrafficRecord {
+    /// Ranks that have all experts between them.
+    pub ranks: usize,
+    /// Bytes that a rank sent to others per step.
+    pub bytes: f64,
+    /// Seconds per step until everything was there.
+    pub seconds: f64,
+    /// The busiest rank's rows relative to the mean of all, in the layer where that is most.
+    pub peak_load: f64,
 }
 
 /// An evaluation on held-out images.
@@ -122,6 +138,9 @@ impl Record {
                 ];
                 if let Some(communication) = &record.communication {
                     all.push(own("train/communication_seconds", communication.seconds));
+                    if let Some(experts) = &communication.experts {
+                        all.push(own("train/expert_rank_peak_load", experts.peak_load));
+                    }
                 }
                 let score = |(key, value)| (format!("train/{key}"), value);
                 all.extend(record.scores.iter().map(score));

@@ -43,7 +43,7 @@ pub use self::{
     environment::Environment,
     identity::DataIdentity,
     origin::Origin,
-    state::{Best, Progress, Saved, State},
+    state::{Best, Held, Progress, Saved, State, Whole},
     stretches::Stretch,
 };
 use crate::{
