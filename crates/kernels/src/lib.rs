@@ -8,6 +8,7 @@
 //! | function | what it fuses |
 //! |---|---|
 //! | [`expert_mlp`] | gather, two products, biases, activation, dropout, weighting, scatter-add, for all experts |
+//! | [`to_experts`], [`from_experts`] | gather, travel between processes, weighting, scatter-add; on the CPU alone |
 //! | [`soft_moe`] | slots, experts, mixing, optionally for some experts of every image only ([`mix`] around [`expert_mlp`]) |
 //! | [`mix`] | the products of tokens and slots with their weights, group by group |
 //! | [`mlp`] | two products with biases and activation |
@@ -36,6 +37,7 @@ mod activate;
 mod attention;
 mod cpu;
 pub mod devices;
+mod exchange;
 mod expert_mlp;
 mod fused;
 mod layer_norm;
@@ -50,7 +52,11 @@ mod soft_moe;
 
 pub use activate::activate;
 pub use attention::{attention, self_attention};
-pub use cpu::{activation::Activation, dropout::Dropout};
+pub use cpu::{
+    activation::Activation,
+    dropout::{Dropout, Origin},
+};
+pub use exchange::{Exchange, Journey, from_experts, to_experts};
 pub use expert_mlp::{Dispatch, ExpertParameters, expert_mlp};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
@@ -59,4 +65,4 @@ pub use mlp::mlp;
 pub use packed_weights::PackedWeights;
 /// Multiplies by the mask of a [`Dropout`]; the same everywhere, no fused form.
 pub use portable::dropout;
-pub use soft_moe::soft_moe;
+pub use soft_moe::{soft_moe, soft_moe_by};

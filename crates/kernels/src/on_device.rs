@@ -22,7 +22,8 @@ pub fn expert_mlp(
     let experts = dispatch.n_experts();
     let busiest = dispatch.offsets().windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
     let size = busiest.next_multiple_of(ROWS);
-    if busiest == 0 || experts * size > 2 * dispatch.tokens().len() + experts * ROWS {
+    let uneven = experts * size > 2 * dispatch.tokens().len() + experts * ROWS;
+    if busiest == 0 || uneven || dispatch.origins().is_some() {
         return portable::expert_mlp(tokens, weights, parameters, dispatch, form, dropout);
     }
     stacked(tokens, weights, parameters, (dispatch, size), form, dropout)

@@ -82,6 +82,24 @@ fn drop_out<const R: usize>(x: Tensor<R>, dropout: Option<Dropout>, first: usize
     x * Tensor::from_data(TensorData::new(mask, shape), options)
 }
 
+/// The same for hidden rows of a dispatch, `[rows, hidden]`, that start at row `first`.
+fn drop_out_rows(
+    x: Tensor<2>,
+    dropout: Option<Dropout>,
+    first: usize,
+    dispatch: &Dispatch,
+) -> Tensor<2> {
+    let Some(dropout) = dropout else { return x };
+    let [rows, hidden] = x.dims();
+    if dispatch.origins().is_none() {
+        return drop_out(x, Some(dropout), first * hidden);
+    }
+    let mut mask = vec![1.0; rows * hidden];
+    dropout.apply_to_rows(&mut mask, hidden, first, dispatch.origins());
+    let options = (&x.device(), x.dtype());
+    x * Tensor::from_data(TensorData::new(mask, [rows, hidden]), options)
+}
+
 /// [`crate::self_attention`].
 pub fn self_attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     let [_, _, columns] = qkv.dims();
@@ -126,7 +144,7 @@ pub fn expert_mlp(
     dropout: Option<Dropout>,
 ) -> Tensor<2> {
     let device = tokens.device();
-    let [experts, _, hidden] = parameters.up.dims();
+    let [experts, _, _] = parameters.up.dims();
     let [_, _, outputs] = parameters.down.dims();
     let rows: Vec<i32> = dispatch.tokens().iter().map(|token| *token as i32).collect();
     let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], (&device, tokens.dtype()));
@@ -145,7 +163,7 @@ pub fn expert_mlp(
         };
         let before = inputs.clone().narrow(0, start, end - start).matmul(matrix(&parameters.up))
             + parameters.up_bias.clone().narrow(0, e, 1);
-        let activated = drop_out(activate(before, form), dropout, start * hidden);
+        let activated = drop_out_rows(activate(before, form), dropout, start, dispatch);
         activated.matmul(matrix(&parameters.down)) + parameters.down_bias.clone().narrow(0, e, 1)
     });
     let results = Tensor::cat(results.collect(), 0) * weights.unsqueeze_dim(1);

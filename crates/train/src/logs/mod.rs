@@ -59,6 +59,22 @@ pub struct CommunicationRecord {
     pub bytes: f64,
     /// Seconds per step until everything was there, waiting for slower ranks included.
     pub seconds: f64,
+    /// What of that is about experts on several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertTrafficRecord>,
+}
+
+/// Rows that go to experts on other ranks, and back, forwards and backwards; the rest of a step's bytes are sums.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ExpertTrafficRecord {
+    /// Ranks that have all experts between them.
+    pub ranks: usize,
+    /// Bytes that a rank sent to others per step.
+    pub bytes: f64,
+    /// Seconds per step until everything was there.
+    pub seconds: f64,
+    /// The busiest rank's rows relative to the mean of all, in the layer where that is most.
+    pub peak_load: f64,
 }
 
 /// What a step moves between memory and the device that it computes on.
@@ -148,6 +164,9 @@ impl Record {
                 ];
                 if let Some(communication) = &record.communication {
                     all.push(own("train/communication_seconds", communication.seconds));
+                    if let Some(experts) = &communication.experts {
+                        all.push(own("train/expert_rank_peak_load", experts.peak_load));
+                    }
                 }
                 if let Some(transfer) = &record.transfer {
                     all.push(own("train/bytes_to_device", transfer.to_device));

@@ -45,6 +45,20 @@ impl Rule for Adafactor {
         sizes
     }
 
+    /// Where neither the RMS of all is asked for nor means over the first axis.
+    fn takes_parts(&self, shape: &[usize], parts: &[usize]) -> bool {
+        let kept = |first: usize| {
+            let shape: Vec<usize> =
+                std::iter::once(first).chain(shape.iter().skip(1).copied()).collect();
+            Factors::of(&shape, self.factor_from).map(|factors| (factors.row, factors.column))
+        };
+        let stride = shape.iter().skip(1).product::<usize>();
+        let along = |(_, step): (usize, usize)| step == stride && shape.len() > 1;
+        let whole = kept(shape.first().copied().unwrap_or(1));
+        let crosses = whole.is_some_and(|(row, column)| along(row) || along(column));
+        !self.clipped_and_scaled && !crosses && parts.iter().all(|first| kept(*first) == whole)
+    }
+
     fn update(
         &self,
         step: Step<'_>,

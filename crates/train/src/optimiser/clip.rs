@@ -9,10 +9,15 @@ use super::sums::sum_of_squares;
 /// they had. Gradients that are not finite stay as they are.
 pub fn clip_global_norm(gradients: &mut [Vec<f32>], limit: f64) -> f64 {
     let norm = gradients.iter().map(|gradient| sum_of_squares(gradient)).sum::<f64>().sqrt();
+    clip(gradients, norm, limit);
+    norm
+}
+
+/// The same of gradients whose norm, with some that are elsewhere, is known.
+pub(crate) fn clip(gradients: &mut [Vec<f32>], norm: f64, limit: f64) {
     if let Some(scale) = scale(norm, limit) {
         gradients.par_iter_mut().flatten().for_each(|g| *g *= scale);
     }
-    norm
 }
 
 /// What gradients of a norm are multiplied by; nothing where they stay as they are.

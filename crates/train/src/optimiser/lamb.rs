@@ -20,6 +20,11 @@ impl Rule for Lamb {
         vec![shape.iter().product(); 2]
     }
 
+    /// A step is as long as the whole parameter.
+    fn takes_parts(&self, _: &[usize], _: &[usize]) -> bool {
+        false
+    }
+
     /// `u = m̂ / (√v̂ + ε) + decay · p`, `p -= rate · ‖p‖ / ‖u‖ · u`
     fn update(
         &self,

@@ -27,6 +27,7 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use self::{adafactor::Adafactor, adamw::AdamW, lamb::Lamb, sgd::Sgd};
+pub(crate) use self::{clip::clip, sums::sum_of_squares};
 pub use self::{
     clip::clip_global_norm,
     groups::Group,
@@ -112,6 +113,14 @@ struct Step<'a> {
 trait Rule: Send + Sync {
     /// Sizes of what it remembers about a parameter.
     fn memory(&self, shape: &[usize]) -> Vec<usize>;
+
+    /// Whether it makes the same of parts of a parameter, cut along the first axis, as of the whole: then what it
+    /// remembers of the whole is what it remembers of its parts, one after the other.
+    ///
+    /// - `parts`: lengths of the first axis that a part may have
+    fn takes_parts(&self, _shape: &[usize], _parts: &[usize]) -> bool {
+        true
+    }
 
     /// Moves a parameter.
     fn update(&self, step: Step<'_>, values: &mut [f32], gradient: &[f32], memory: &mut [Vec<f32>]);
@@ -218,6 +227,15 @@ impl Optimiser {
 }
 
 impl OptimiserConfig {
+    /// Whether a parameter may be cut along its first axis, about evenly over so many ranks, without a difference.
+    pub(crate) fn takes_parts(&self, shape: &[usize], ranks: usize) -> bool {
+        let whole = shape.first().copied().unwrap_or(0);
+        // Where there are fewer ranks than were asked for, parts are larger.
+        let parts: Vec<usize> =
+            (1..=ranks).flat_map(|ranks| [whole / ranks, whole.div_ceil(ranks)]).collect();
+        self.rule().takes_parts(shape, &parts)
+    }
+
     /// Numbers that are remembered of every parameter, about.
     pub(crate) fn vectors_per_parameter(&self) -> u64 {
         match self.kind {

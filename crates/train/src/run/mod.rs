@@ -44,7 +44,7 @@ pub use self::{
     environment::Environment,
     identity::DataIdentity,
     origin::Origin,
-    state::{Best, Progress, Saved, State},
+    state::{Best, Held, Progress, Saved, State, Whole},
     stretches::Stretch,
 };
 use crate::{

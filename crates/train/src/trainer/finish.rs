@@ -2,7 +2,6 @@
 
 use omma_base::memory;
 use omma_eval::routing::LayerHealth;
-use omma_model::checkpoint;
 use serde::Serialize;
 
 use super::{Observer, Stop, Trainer};
@@ -69,14 +68,14 @@ impl Trainer {
     ) -> Result<TrainingResult> {
         let Resolved { recipe, task, data, .. } = &self.resolved;
         let model = self.deployed()?;
-        checkpoint::save(&model, self.run.path())?;
+        self.save_model(&model, self.run.path())?;
         // What a step needs is more than a test does, and of other sizes.
         omma_kernels::memory::give_back();
         let Tested { scores, routing, facts, sections } =
             match data.with_tests(recipe.train.test_share) {
                 Some(data) => {
                     let doing = &mut |what: &str| observer.doing(what);
-                    task.test(&model, &data, self.judging(stop), doing)?
+                    self.served(&model, || task.test(&model, &data, self.judging(stop), doing))?
                 }
                 None => Tested::default(),
             };

@@ -4,6 +4,7 @@ mod agree;
 mod average;
 mod cooldown;
 mod divergence;
+mod experts;
 mod finish;
 mod follower;
 mod interval;
@@ -22,7 +23,10 @@ use std::{path::Path, time::Instant};
 use burn::{module::Module, tensor::Device};
 use omma_eval::routing::RoutingTally;
 use omma_kernels::devices::describe;
-use omma_model::{VisionTransformer, checkpoint};
+use omma_model::{
+    VisionTransformer,
+    checkpoint::{self, Identity},
+};
 
 #[cfg(test)]
 pub(crate) use self::step::{Pass, add_gradients, divide_gradients};
@@ -55,7 +59,10 @@ use crate::{
     memory::StepMemory,
     recipe::{Recipe, TrainRecipe},
     resolved::Resolved,
-    run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State, last_device},
+    run::{
+        Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State, Whole,
+        last_device,
+    },
     start::{Begin, Resume},
     task::{Judging, Measure, TaskScores},
 };
@@ -315,7 +322,7 @@ impl Trainer {
     ) -> Result<()> {
         let step = self.progress.step;
         if self.is_last() || step.is_multiple_of(self.recipe().train.log_every) {
-            let record = interval.take(step, self.epoch(), self.tally.take(), &self.stepper.world);
+            let record = interval.take(step, self.epoch(), self.tally.take(), &self.stepper);
             self.logs.add(&Record::Train(record.clone()))?;
             observer.logged(&record);
         }
@@ -370,7 +377,20 @@ impl Trainer {
 
     fn judge(&self, stop: &Stop) -> Result<TaskScores> {
         let Resolved { task, data, .. } = &self.resolved;
-        task.judge(&self.deployed()?, &data.validation, self.judging(stop))
+        let model = self.deployed()?;
+        self.served(&model, || task.judge(&model, &data.validation, self.judging(stop)))
+    }
+
+    /// Runs a model that other ranks have experts of.
+    fn served<T>(&self, model: &VisionTransformer, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.stepper.experts.is_none() {
+            return run();
+        }
+        self.order(Order::Serve);
+        let found = run();
+        // When nobody has anything to compute any more, all go on.
+        model.serve_experts()?;
+        found
     }
 
     fn judging<'a>(&'a self, stop: &'a Stop) -> Judging<'a> {
@@ -380,20 +400,19 @@ impl Trainer {
         Judging { device, batch, stop }
     }
 
-    /// The model that a user gets: the average where there is one.
+    /// The model that a user gets.
     fn deployed(&self) -> Result<VisionTransformer> {
-        let model = self.stepper.model.clone();
-        let model = match &self.average {
-            None => model,
-            Some(average) => match average.put_on_device(&model) {
-                Some(model) => model,
-                None => {
-                    let parameters = self.stepper.weights.parameters.clone();
-                    Weights { parameters, values: average.values.clone() }.put(model)?
-                }
-            },
-        };
-        Ok(model.valid())
+        deployed(&self.stepper, self.average.as_ref())
+    }
+
+    /// Writes a model into a folder, with the experts that other ranks have.
+    fn save_model(&self, model: &VisionTransformer, folder: &Path) -> Result<Identity> {
+        Ok(match &self.stepper.experts {
+            Some(experts) => {
+                checkpoint::save_values(model.config(), &experts.whole_model(model), folder)?
+            }
+            None => checkpoint::save(model, folder)?,
+        })
     }
 
     fn save(&mut self, observer: &mut dyn Observer) -> Result<()> {
@@ -406,15 +425,17 @@ impl Trainer {
         self.stepper.fetch(self.average.is_some());
         let raw = self.average.as_ref().map(|_| &self.stepper.weights);
         let (progress, optimiser) = (self.progress, &self.stepper.optimiser);
+        let spread = self.stepper.experts.as_ref().map(|experts| experts.whole_state(&model));
+        let whole: &dyn Whole = spread.as_ref().map_or(&(), |spread| spread);
         checkpoints.add(step, |folder| {
-            let model = checkpoint::save(&model, folder)?;
+            let model = self.save_model(&model, folder)?;
             for (name, text) in self.resolved.task.files() {
                 let path = folder.join(name);
                 std::fs::write(&path, text).map_err(TrainError::io(&path))?;
             }
             let recipe = self.stretches.led_to(step).unwrap_or(self.recipe()).to_toml();
             let data = self.identity.clone();
-            State::save(folder, Saved { progress, model, recipe, data, optimiser, raw })
+            State::save(folder, Saved { progress, model, recipe, data, optimiser, raw, whole })
         })?;
         self.stepper.release();
         let best = self.progress.best;
@@ -437,6 +458,22 @@ impl Trainer {
         let images = self.resolved.data.train.len() as f64;
         self.progress.step as f64 * self.recipe().train.batch as f64 / images
     }
+}
+
+/// The model that a user gets: the average where there is one.
+fn deployed(stepper: &Stepper, average: Option<&Average>) -> Result<VisionTransformer> {
+    let model = stepper.model.clone();
+    let model = match average {
+        None => model,
+        Some(average) => match average.put_on_device(&model) {
+            Some(model) => model,
+            None => {
+                let parameters = stepper.weights.parameters.clone();
+                Weights { parameters, values: average.values.clone() }.put(model)?
+            }
+        },
+    };
+    Ok(model.valid())
 }
 
 fn last_good(run: &RunFolder) -> String {

@@ -12,7 +12,7 @@ use rayon::ThreadPool;
 
 use super::{
     Examples, Learner,
-    agree::agree,
+    agree::{agree, is_heard},
     step::{GradientSum, Pass, pass},
 };
 use crate::{
@@ -51,6 +51,11 @@ impl Shards {
         Self { lanes: Vec::new(), here: true }
     }
 
+    /// For shards that are computed one after the other, each on all threads.
+    pub(crate) fn in_turn() -> Self {
+        Self { lanes: Vec::new(), here: false }
+    }
+
     /// Runs every part forwards and backwards; what they found is in the order of the parts, and the
     /// same whatever runs at the same time.
     pub(crate) fn run<G: GradientSum>(
@@ -62,7 +67,8 @@ impl Shards {
     ) -> Vec<Result<Pass<G>>> {
         self.each(parts, |(examples, seed)| {
             let learner = Learner::of(model, freezing);
-            Ok(pass(&learner, task.forward(&learner, examples, seed, device)?))
+            let forward = task.forward(&learner, examples, seed, device);
+            Ok(pass(&learner, together(learner.model(), forward)?))
         })
     }
 
@@ -82,7 +88,7 @@ impl Shards {
         let without_gradients = device.clone().inner();
         let embedded = parts.and_then(|parts| {
             let embedded = self.each(parts.clone(), |(examples, seed)| {
-                whole.embed(&plain, examples, seed, &without_gradients)
+                together(&plain, whole.embed(&plain, examples, seed, &without_gradients))
             });
             Ok((parts, embedded.into_iter().collect::<Result<Vec<_>>>()?))
         });
@@ -94,7 +100,8 @@ impl Shards {
         let pulls = pulls.map(|(_, pull)| pull);
         Ok(self.each(parts.into_iter().zip(pulls).collect(), |((examples, seed), pull)| {
             let learner = Learner::of(model, freezing);
-            Ok(pass(&learner, whole.forward_part(&learner, examples, pull, seed, device)?))
+            let forward = whole.forward_part(&learner, examples, pull, seed, device);
+            Ok(pass(&learner, together(learner.model(), forward)?))
         }))
     }
 
@@ -129,6 +136,23 @@ impl Shards {
     }
 }
 
+/// What came of a forward pass, if it came to its end on all ranks that have experts of the model between them.
+fn together<T>(model: &VisionTransformer, own: Result<T>) -> Result<T> {
+    let Some(group) = model.expert_group() else { return own };
+    match own {
+        Ok(own) => {
+            group.ready()?;
+            Ok(own)
+        }
+        Err(error) => {
+            if !is_heard(&error) {
+                group.fail();
+            }
+            Err(error)
+        }
+    }
+}
+
 /// The parts of all ranks by round and shard; all have the same number of vectors.
 fn gathered(world: &World, share: &Share, own: Vec<Part>) -> Vec<Part> {
     if world.is_alone() {
@@ -137,7 +161,8 @@ fn gathered(world: &World, share: &Share, own: Vec<Part>) -> Vec<Part> {
     let flat: Vec<Vec<f32>> = own.iter().map(Part::values).collect();
     let (rounds, size) = (own.len() / share.own.len(), flat[0].len());
     let flat = flat.concat();
-    let all = world.all_gather(&flat, &vec![flat.len(); world.size()]);
+    let counts = vec![flat.len(); world.size()];
+    let all = world.all_gather(flat, &counts);
     let place = |round: usize, shard: usize| {
         let (rank, shard) = (shard / share.own.len(), shard % share.own.len());
         ((rank * rounds + round) * share.own.len() + shard) * size

@@ -1,5 +1,5 @@
 //! What takes steps: the model, and everything that moves it. On several ranks each has one, which all stay the
-//! same to the bit.
+//! same to the bit, but for experts that are spread over them.
 
 use burn::{module::Module, tensor::Device};
 use omma_base::{Seed, transfer::Transfer};
@@ -12,6 +12,7 @@ use super::{
     Observer, Shards, Stop, Weights,
     agree::{agree, is_divergence},
     divergence::Divergence,
+    experts::ExpertRanks,
     learner::Feed,
     on_device::OnDevice,
     step::{Facts, GradientSum, Pass, ToldFacts, divide_gradients},
@@ -20,7 +21,7 @@ use crate::{
     activations::{ActivationLoader, Source, open_or_make},
     error::{Result, TrainError},
     freezing::Freezing,
-    optimiser::{Optimiser, clip_global_norm},
+    optimiser::{Optimiser, clip, clip_global_norm},
     recipe::recipe_error,
     resolved::Resolved,
 };
@@ -38,6 +39,8 @@ pub(super) struct Stepper {
     pub(super) optimiser: Optimiser,
     pub(super) freezing: Freezing,
     pub(super) shards: Shards,
+    /// Where the experts are that are not here.
+    pub(super) experts: Option<ExpertRanks>,
     /// What stays on a device of its own, where it computes on one. Weights and optimiser are then as they were
     /// before the first step, or [fetched](Self::fetch).
     pub(super) on_device: Option<OnDevice>,
@@ -78,14 +81,38 @@ impl Stepper {
         let share = share(&world, shards)?;
         let on_device = (device != Device::flex()).then(OnDevice::default);
         let shards = lanes(on_device.is_some(), shards)?;
-        Ok(Self { world, share, device, model, weights, optimiser, freezing, shards, on_device })
+        let experts = None;
+        Ok(Self {
+            world,
+            share,
+            device,
+            model,
+            weights,
+            optimiser,
+            freezing,
+            shards,
+            experts,
+            on_device,
+        })
     }
 
     /// The same as one of several ranks.
-    pub(super) fn among(self, world: World) -> Result<Self> {
+    ///
+    /// - `experts`: where they are, if not all here
+    pub(super) fn among(self, world: World, experts: Option<ExpertRanks>) -> Result<Self> {
         let share = share(&world, self.share.shards)?;
-        let shards = lanes(self.on_device.is_some(), share.own.len())?;
-        Ok(Self { world, share, shards, ..self })
+        let shards = match (&experts, &self.on_device) {
+            (Some(_), Some(_)) => {
+                return Err(recipe_error(
+                    "train.expert_parallel spreads experts over ranks on the CPU alone: use --device cpu, or set \
+                     train.expert_parallel=1"
+                        .to_owned(),
+                ));
+            }
+            (Some(_), None) => Shards::in_turn(),
+            (None, on_device) => lanes(on_device.is_some(), share.own.len())?,
+        };
+        Ok(Self { world, share, shards, experts, ..self })
     }
 
     /// Where its examples from a step on come from, if all ranks have theirs.
@@ -152,9 +179,20 @@ impl Stepper {
         let (facts, shards) = found.map_err(|e| self.or_divergence(step + 1, e, last_good))?;
         let mut facts = self.all_facts(facts);
         facts.divide(parts);
-        let mut gradients = sum_over_shards(&self.world, &self.share, shards);
+        let mut gradients = match &self.experts {
+            Some(experts) => experts.sum(&self.share, &self.weights, shards),
+            None => sum_over_shards(&self.world, &self.share, shards),
+        };
         divide_gradients(&mut gradients, parts);
-        let norm = clip_global_norm(&mut gradients, recipe.optimiser.clip_norm);
+        let limit = recipe.optimiser.clip_norm;
+        let norm = match &self.experts {
+            Some(experts) => {
+                let norm = experts.norm(&self.weights, &gradients);
+                clip(&mut gradients, norm, limit);
+                norm
+            }
+            None => clip_global_norm(&mut gradients, limit),
+        };
         Divergence {
             step: step + 1,
             loss: facts.loss,
@@ -191,6 +229,11 @@ impl Stepper {
         for numbers in rounds {
             let next = |part: &usize| Ok((feed.next()?, seed.numbered(*part as u64)));
             let parts = numbers.iter().map(next).collect::<Result<_>>();
+            // Ranks with experts of each other go through the layers together, or not at all.
+            let parts = match &self.experts {
+                Some(_) => Ok(agree(&self.world, parts)?),
+                None => parts,
+            };
             let model = (&self.model, &self.freezing);
             let found = match whole {
                 Some(whole) => {
