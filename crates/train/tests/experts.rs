@@ -92,32 +92,35 @@ fn scores(run: &Path) -> Vec<f64> {
     records(run).into_iter().flat_map(of).collect()
 }
 
-/// The largest difference of two runs' last checkpoints, relative to the largest value of each tensor.
-fn difference(one: &Path, other: &Path) -> f32 {
-    let mut most: f32 = 0.0;
-    for file in ["model.safetensors", "state.safetensors"] {
+/// How far apart the last checkpoints of two runs are: the norm of the difference of a tensor relative to the norm of the
+/// tensor, of the one where that is most.
+fn difference(one: &Path, other: &Path) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    let of_file = |file: &str| {
         let of = |run: &Path| tensors(&run.join("checkpoints/step-00000050").join(file));
         let ((own, shapes), (others, other_shapes)) = (of(one), of(other));
         assert_eq!(shapes, other_shapes, "a checkpoint knows nothing of ranks");
-        for (name, values) in &own {
-            let scale = values.iter().fold(1e-4_f32, |most, value| most.max(value.abs()));
-            for (a, b) in values.iter().zip(&others[name]) {
-                most = most.max((a - b).abs() / scale);
-            }
-        }
-    }
-    most
+        let apart = |(name, values): (&String, &Vec<f32>)| {
+            let pairs = values.iter().zip(&others[name]);
+            let apart = norm(&mut pairs.map(|(a, b)| f64::from(a - b)));
+            let apart = apart / norm(&mut values.iter().map(|x| f64::from(*x))).max(1e-12);
+            // Attention does not depend on the biases of its keys, so their gradients are nothing but rounding, which
+            // AdamW makes as large as any other.
+            if name.ends_with("qkv_bias") { apart / 100.0 } else { apart }
+        };
+        own.iter().map(apart).fold(0.0, f64::max)
+    };
+    of_file("model.safetensors").max(of_file("state.safetensors"))
 }
 
 fn assert_same(one: &Path, other: &Path, what: &str) {
     let apart = difference(one, other);
-    println!("{what}: {apart:.1e}");
-    assert!(apart < 5e-3, "{what}: {apart}");
     let (own, others) = (scores(one), scores(other));
     assert_eq!(own.len(), others.len(), "{what}");
-    for (a, b) in own.iter().zip(&others) {
-        assert!((a - b).abs() <= 2e-3 * (1.0 + a.abs()), "{what}: {a} {b}");
-    }
+    let of_scores = own.iter().zip(&others).map(|(a, b)| (a - b).abs() / (1.0 + a.abs()));
+    let of_scores = of_scores.fold(0.0, f64::max);
+    println!("{what}: tensors {apart:.1e}, scores {of_scores:.1e}");
+    assert!(apart < 5e-4 && of_scores < 1e-5, "{what}: {apart:.1e} {of_scores:.1e}");
 }
 
 /// Every router of paper 001, and members of an ensemble that have experts on different ranks.
@@ -167,12 +170,36 @@ fn a_run_goes_on_with_other_numbers_of_ranks() {
     let (alone, run) = (folder.path().join("alone"), folder.path().join("run"));
     train(1, &[], &alone, 99);
     let spread = &["train.expert_parallel=4"];
-    train(4, spread, &run, 13);
-    train(1, spread, &run, 29);
+    train(4, spread, &run, 15);
+    train(1, spread, &run, 30);
     train(2, spread, &run, 99);
     assert_same(&alone, &run, "four ranks, one, two");
     // A run is as long in metrics as if nothing had happened.
     assert_eq!(records(&run).len(), records(&alone).len());
+}
+
+/// Evaluations and tests are computed by all ranks, a batch each; experts that choose depend on what is in a batch.
+#[test]
+fn ranks_judge_together_as_one_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings =
+        ["model.moe.router=softmax-expert-choice", "train.batch=8", "train.evaluate_every=10"];
+    let found = [1, 2, 4].map(|ranks| {
+        let run = folder.path().join(ranks.to_string());
+        train(ranks, &settings, &run, 99);
+        let of = |record: Record| match record {
+            Record::Evaluation(record) => Some(record.scores),
+            _ => None,
+        };
+        let evaluations: Vec<_> = records(&run).into_iter().filter_map(of).collect();
+        let result = fs::read_to_string(run.join("result.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+        let tests = ["test_accuracy", "test_nll", "routing"].map(|key| result[key].clone());
+        assert!(tests.iter().all(|value| !value.is_null()), "{result}");
+        (evaluations, tests)
+    });
+    assert_eq!(found[0].0.len(), 5);
+    assert!(found[1] == found[0] && found[2] == found[0], "{found:?}");
 }
 
 #[test]
@@ -207,7 +234,7 @@ fn what_cannot_be_spread_is_refused() {
         let all = [settings, &["train.expert_parallel=2"]].concat();
         Recipe::parse(SMALL, "test".as_ref(), &all).unwrap_err().to_string()
     };
-    assert!(said(&["model.moe.experts=1"]).contains("a layer has 1 experts"));
+    assert!(said(&["model.moe.experts=1", "model.moe.k=1"]).contains("a layer has 1 experts"));
     assert!(said(&["optimiser.kind=lamb"]).contains("all experts of a layer at once"));
     assert!(said(&["optimiser.kind=adafactor"]).contains("all experts of a layer at once"));
     assert!(said(&["model.moe=none"]).contains("the model has no experts"));

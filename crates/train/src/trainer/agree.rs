@@ -1,6 +1,5 @@
 //! Faults of one rank, which end what all are doing.
 
-use omma_eval::EvalError;
 use omma_model::ModelError;
 use omma_ranks::World;
 use omma_routing::RoutingError;
@@ -52,7 +51,7 @@ pub(super) fn is_heard(error: &TrainError) -> bool {
 pub(super) fn is_divergence(error: &TrainError) -> bool {
     match error {
         TrainError::Model(ModelError::Routing(RoutingError::NonFiniteLogit { .. })) => true,
-        TrainError::Judging(error) => matches!(**error, EvalError::NotFinite { .. }),
+        TrainError::Judging(error) => error.is_not_finite(),
         TrainError::OnRank { diverged, .. } => *diverged,
         _ => false,
     }

@@ -4,7 +4,7 @@ use omma_base::memory;
 use omma_eval::routing::LayerHealth;
 use serde::Serialize;
 
-use super::{Observer, Stop, Trainer};
+use super::{Observer, Stop, Trainer, judging};
 use crate::{
     error::Result,
     logs::{DeviceRecord, Record, read_records},
@@ -75,7 +75,8 @@ impl Trainer {
             match data.with_tests(recipe.train.test_share) {
                 Some(data) => {
                     let doing = &mut |what: &str| observer.doing(what);
-                    self.served(&model, || task.test(&model, &data, self.judging(stop), doing))?
+                    let at = judging(&self.resolved, &self.stepper.world, stop);
+                    self.helped(&model, true, || task.test(&model, &data, at, doing))?
                 }
                 None => Tested::default(),
             };

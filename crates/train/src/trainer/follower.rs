@@ -11,6 +11,7 @@ use super::{
     agree::agree,
     deployed,
     experts::ExpertRanks,
+    judging,
     lead::{Opening, Order, expect_data},
     stepper::{Stepper, share},
 };
@@ -128,11 +129,9 @@ impl Follower {
                         Err(error) => tracing::debug!("step {}: {error}", at.step + 1),
                     }
                 }
-                Order::Serve => {
-                    let served = deployed(&self.stepper, self.average.as_ref())
-                        .and_then(|model| Ok(model.serve_experts()?));
-                    if let Err(error) = served {
-                        tracing::debug!("serving: {error}");
+                Order::Judge { test } => {
+                    if let Err(error) = self.help(test, stop) {
+                        tracing::debug!("judging: {error}");
                     }
                 }
                 Order::Give(piece) => {
@@ -143,5 +142,17 @@ impl Follower {
                 Order::End => return,
             }
         }
+    }
+
+    /// Computes a part of what rank 0 judges the model by.
+    fn help(&self, test: bool, stop: &Stop) -> Result<()> {
+        let Resolved { recipe, task, data, .. } = &self.resolved;
+        let model = deployed(&self.stepper, self.average.as_ref())?;
+        let images = match test {
+            true => data.with_tests(recipe.train.test_share).map(|data| data.test),
+            false => Some(data.validation.clone()),
+        };
+        let Some(images) = images else { return Ok(()) };
+        task.help(&model, &images, judging(&self.resolved, &self.stepper.world, stop))
     }
 }

@@ -29,8 +29,8 @@ pub(super) enum Order {
     Feed { step: u64 },
     /// To take a step.
     Step(At),
-    /// To compute with its experts for rank 0, which judges the model, until that is done.
-    Serve,
+    /// To help rank 0 judge the model, on the images of the test or on those that were held out.
+    Judge { test: bool },
     /// To give rank 0 its part of something that is saved.
     Give(Piece),
     /// To end.

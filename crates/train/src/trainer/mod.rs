@@ -27,12 +27,14 @@ use omma_model::{
     VisionTransformer,
     checkpoint::{self, Identity},
 };
+use omma_ranks::World;
 
 #[cfg(test)]
 pub(crate) use self::step::{Pass, add_gradients, divide_gradients};
 pub(crate) use self::weights::gradients;
 pub(crate) use self::{
     average::Average,
+    experts::ranks_with_all_experts,
     learner::{Examples, Input, InputTensor, Learner},
     shards::Shards,
 };
@@ -378,26 +380,22 @@ impl Trainer {
     fn judge(&self, stop: &Stop) -> Result<TaskScores> {
         let Resolved { task, data, .. } = &self.resolved;
         let model = self.deployed()?;
-        self.served(&model, || task.judge(&model, &data.validation, self.judging(stop)))
+        let at = judging(&self.resolved, &self.stepper.world, stop);
+        self.helped(&model, false, || task.judge(&model, &data.validation, at))
     }
 
-    /// Runs a model that other ranks have experts of.
-    fn served<T>(&self, model: &VisionTransformer, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        if self.stepper.experts.is_none() {
-            return run();
-        }
-        self.order(Order::Serve);
+    /// Judges a model with the help of other ranks, which may also have some of its experts.
+    fn helped<T>(
+        &self,
+        model: &VisionTransformer,
+        test: bool,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.order(Order::Judge { test });
         let found = run();
         // When nobody has anything to compute any more, all go on.
         model.serve_experts()?;
         found
-    }
-
-    fn judging<'a>(&'a self, stop: &'a Stop) -> Judging<'a> {
-        let Resolved { recipe, device, .. } = &self.resolved;
-        // What is learned in parts for lack of memory is judged in parts too.
-        let batch = recipe.train.batch / recipe.train.accumulation.max(1);
-        Judging { device, batch, stop }
     }
 
     /// The model that a user gets.
@@ -458,6 +456,14 @@ impl Trainer {
         let images = self.resolved.data.train.len() as f64;
         self.progress.step as f64 * self.recipe().train.batch as f64 / images
     }
+}
+
+/// Where and how a model is judged on its way.
+fn judging<'a>(resolved: &'a Resolved, world: &'a World, stop: &'a Stop) -> Judging<'a> {
+    let Resolved { recipe, device, .. } = resolved;
+    // What is learned in parts for lack of memory is judged in parts too.
+    let batch = recipe.train.batch / recipe.train.accumulation.max(1);
+    Judging { device, batch, stop, world }
 }
 
 /// The model that a user gets: the average where there is one.

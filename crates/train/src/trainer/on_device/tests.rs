@@ -175,7 +175,7 @@ fn experts_move_their_gates_out_and_their_plan_in() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
     let text = "model.preset = 'vmoe-tiny'\n\
-        model.moe = { placement = '1', experts = 4, hidden = 16, noise = 0.0, k = 1, capacity = 1.0, losses = [] }";
+        model.moe = { placement = '1', experts = 4, hidden = 16, noise = 0.0, k = 1, losses = [] }";
     finish(on_device(start(&run, text, &[])));
     let (_, records) = left_by(&run);
     let (tokens, experts, classes) = (16 * 16, 4, 10);
