@@ -7,6 +7,7 @@
 //! | [`memory`] | how much memory is there, and how much was used? |
 //! | [`range`] | which values may a setting have? |
 //! | [`nearest()`] | what did the user mean? |
+//! | [`transfer`] | how much crosses between memory and a device? |
 //! | [`text`] | how is a name shown that somebody else chose? |
 //! | [`checksum()`] | are these the bytes that were written? |
 //! | [`Resolution`] | how large is an image? |
@@ -23,6 +24,7 @@ pub mod range;
 mod resolution;
 mod seed;
 pub mod text;
+pub mod transfer;
 
 pub use self::{
     checksum::checksum, limits::Limits, nearest::nearest, resolution::Resolution, seed::Seed,

@@ -81,6 +81,7 @@ enum Command {
     Prune(commands::prune::Prune),
     Thin(commands::thin::Thin),
     Inspect(commands::inspect::Inspect),
+    Devices(commands::devices::Devices),
     Completions(commands::completions::Completions),
     Man(commands::man::ManPages),
 }
@@ -104,35 +105,8 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     arguments.limits.put();
-    let device = arguments.device.open();
-    let result = match arguments.command {
-        Command::Train(command) => command.run(&device),
-        Command::Recipes(command) => command.run(),
-        Command::Eval(command) => command.run(&device),
-        Command::FewShot(command) => command.run(&device),
-        Command::Routes(command) => command.run(&device),
-        Command::Look(command) => command.run(&device),
-        Command::Predict(command) => command.run(&device),
-        Command::Embed(command) => command.run(&device),
-        Command::Search(command) => command.run(&device),
-        Command::Serve(command) => command.run(&device),
-        Command::Probe(command) => command.run(&device),
-        Command::Compare(command) => command.run(&device),
-        Command::Study(command) => command.run(),
-        Command::Sweep(command) => command.run(),
-        Command::Init(command) => command.run(&device),
-        Command::Cost(command) => command.run(),
-        Command::Plan(command) => command.run(),
-        Command::Convert(command) => command.run(&device),
-        Command::Upcycle(command) => command.run(&device),
-        Command::Adapt(command) => command.run(&device),
-        Command::Soup(command) => command.run(&device),
-        Command::Prune(command) => command.run(&device),
-        Command::Thin(command) => command.run(&device),
-        Command::Inspect(command) => command.run(),
-        Command::Completions(command) => command.run(),
-        Command::Man(command) => command.run(),
-    };
+    arguments.device.put();
+    let result = run(arguments.command, &arguments.device);
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has seen enough.
@@ -141,6 +115,39 @@ fn main() -> ExitCode {
             table::complain(&error);
             error.downcast_ref().map_or(ExitCode::FAILURE, interrupt::Interrupted::exit_code)
         }
+    }
+}
+
+/// A device is opened by commands that compute, and by no others.
+fn run(command: Command, device: &device::DeviceArguments) -> anyhow::Result<()> {
+    match command {
+        Command::Train(command) => command.run(&device.open()?),
+        Command::Recipes(command) => command.run(),
+        Command::Eval(command) => command.run(&device.open()?),
+        Command::FewShot(command) => command.run(&device.open()?),
+        Command::Routes(command) => command.run(&device.open()?),
+        Command::Look(command) => command.run(&device.open()?),
+        Command::Predict(command) => command.run(&device.open()?),
+        Command::Embed(command) => command.run(&device.open()?),
+        Command::Search(command) => command.run(&device.open()?),
+        Command::Serve(command) => command.run(&device.open()?),
+        Command::Probe(command) => command.run(&device.open()?),
+        Command::Compare(command) => command.run(&device.open()?),
+        Command::Study(command) => device.check().and_then(|()| command.run()),
+        Command::Sweep(command) => device.check().and_then(|()| command.run()),
+        Command::Init(command) => command.run(&device.open()?),
+        Command::Cost(command) => command.run(),
+        Command::Plan(command) => command.run(),
+        Command::Convert(command) => command.run(&device.open()?),
+        Command::Upcycle(command) => command.run(&device.open()?),
+        Command::Adapt(command) => command.run(&device.open()?),
+        Command::Soup(command) => command.run(&device.open()?),
+        Command::Prune(command) => command.run(&device.open()?),
+        Command::Thin(command) => command.run(&device.open()?),
+        Command::Inspect(command) => command.run(),
+        Command::Devices(command) => command.run(),
+        Command::Completions(command) => command.run(),
+        Command::Man(command) => command.run(),
     }
 }
 

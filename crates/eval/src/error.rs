@@ -27,6 +27,8 @@ pub enum EvalError {
          train --init`"
     )]
     NoHead { model: String },
+    #[error("rank {rank}: {what}")]
+    OnRank { rank: usize, what: String, not_finite: bool },
     #[error(
         "{model} compares images with texts and has no classes of its own; name some (`omma predict \
          --labels cat,dog`), or judge it by data whose classes have names or whose images have captions"
@@ -130,5 +132,19 @@ impl EvalError {
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         |source| Self::Io { path, source }
+    }
+}
+
+impl EvalError {
+    /// Whether a model's outputs, or the logits of one of its routers, are not numbers.
+    pub fn is_not_finite(&self) -> bool {
+        match self {
+            Self::NotFinite { .. } => true,
+            Self::Model(ModelError::Routing(error)) => {
+                matches!(error, omma_routing::RoutingError::NonFiniteLogit { .. })
+            }
+            Self::OnRank { not_finite, .. } => *not_finite,
+            _ => false,
+        }
     }
 }

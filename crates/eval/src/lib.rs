@@ -57,6 +57,7 @@ mod stream;
 mod summary;
 mod system;
 mod tally;
+mod together;
 
 pub use confusion::{ConfusedPair, Confusion, ConfusionRecord};
 pub use error::{EvalError, Result};

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use omma_data::{Batch, Change, Dataset, EvalLoader, Pixels, Sample, Shared, TargetKind};
 
+use omma_ranks::World;
+
 use crate::{
     error::{EvalError, Result},
     system::{Outputs, System},
@@ -37,12 +39,20 @@ pub struct Images {
     pub data: Shared,
     /// What is done to each before it is normalised.
     pub(crate) change: Option<Change>,
+    /// Those who look at them together.
+    pub(crate) world: Option<World>,
 }
 
 impl Images {
     /// Images as they are.
     pub fn new(name: impl Into<String>, data: Shared) -> Self {
-        Self { name: name.into(), data, change: None }
+        Self { name: name.into(), data, change: None, world: None }
+    }
+
+    /// The same, for several ranks that look at them together: batches are those of one process, each is computed by one
+    /// rank, and rank 0 counts. The others [help](Self::help).
+    pub fn among(self, world: &World) -> Self {
+        Self { world: Some(world.clone()).filter(|world| !world.is_alone()), ..self }
     }
 
     /// The same with other names for the classes, as many as there are.
@@ -113,6 +123,9 @@ impl Images {
         watcher: &mut dyn Watcher,
         mut each: impl FnMut(&Batch, Outputs) -> Result<()>,
     ) -> Result<()> {
+        if let Some(world) = &self.world {
+            return self.outputs_of_ranks(world, system, batch, watcher, each);
+        }
         self.batches(system.pixels(), batch, watcher, |batch| {
             let outputs = system.logits(batch)?;
             self.check(system, batch, &outputs)?;

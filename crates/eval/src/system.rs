@@ -20,6 +20,7 @@ use crate::{
     inputs::{images_of, pixels_for},
     prompts::Templates,
     reader::Reader,
+    routing::RoutingTally,
     stream::{Images, Watcher},
 };
 
@@ -61,15 +62,46 @@ pub struct Outputs {
     width: usize,
     /// `[M, B, width]`
     values: Vec<f32>,
-    /// Per model, its blocks with experts and who went where in them.
+    /// Per model, its blocks with experts and who went where in them; of another process, that has only counted it.
     pub routings: Vec<Vec<(usize, Routing)>>,
+    /// What it has counted.
+    counted: Option<Vec<RoutingTally>>,
 }
 
 impl Outputs {
     fn new(values: Tensor<3>, routings: Vec<Vec<(usize, Routing)>>) -> Self {
         let [members, images, width] = values.dims();
         let values = values.try_into_vec_as().expect("outputs are floats");
-        Self { members, images, width, values, routings }
+        Self { members, images, width, values, routings, counted: None }
+    }
+
+    /// Of another process.
+    pub(crate) fn from_elsewhere(
+        [members, images, width]: [usize; 3],
+        values: Vec<f32>,
+        counted: Vec<RoutingTally>,
+    ) -> Self {
+        Self { members, images, width, values, routings: Vec::new(), counted: Some(counted) }
+    }
+
+    /// Members, images and values of each.
+    pub(crate) fn shape(&self) -> [usize; 3] {
+        [self.members, self.images, self.width]
+    }
+
+    pub(crate) fn into_values(self) -> Vec<f32> {
+        self.values
+    }
+
+    /// Whether this process has computed it, and so knows who went where.
+    pub(crate) fn is_own(&self) -> bool {
+        self.counted.is_none()
+    }
+
+    /// Per model, how its experts were used.
+    pub(crate) fn tallies(&self) -> Vec<RoutingTally> {
+        let counted = || self.routings.iter().map(|routings| RoutingTally::of(routings)).collect();
+        self.counted.clone().unwrap_or_else(counted)
     }
 
     /// `[M]` of `[width]`: all members' rows for one image.
@@ -358,6 +390,13 @@ impl System {
     pub fn logits(&self, batch: &mut Batch) -> Result<Outputs> {
         let (logits, routings) = self.row_logits(batch)?;
         Ok(Outputs::new(self.of_judged(logits), routings))
+    }
+
+    /// Computes with the experts of this rank for others that have some of the same models, until none has anything to
+    /// compute.
+    pub(crate) fn serve_experts(&self) -> Result<()> {
+        self.packed.using(|| self.models().try_for_each(VisionTransformer::serve_experts))?;
+        Ok(())
     }
 
     /// Per model, `[M, B, features]`: what the members' classifiers see. The batch gives its pixels

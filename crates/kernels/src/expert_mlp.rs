@@ -7,12 +7,12 @@ use burn::tensor::Tensor;
 use crate::{
     cpu::{
         activation::Activation,
-        dropout::Dropout,
+        dropout::{Dropout, Origin},
         expert_mlp::{Experts, Parameters, Routes, Sizes},
         scratch::Scratch,
     },
     fused::{Array, FusedOp, Input, apply},
-    packed_weights, portable,
+    on_device, packed_weights,
 };
 
 /// Which token rows go to which expert: rows sorted by expert, with offsets.
@@ -21,6 +21,7 @@ pub struct Dispatch {
     offsets: Arc<[usize]>,
     tokens: Arc<[u32]>,
     n_tokens: usize,
+    origins: Option<Arc<[Origin]>>,
 }
 
 impl Dispatch {
@@ -38,7 +39,16 @@ impl Dispatch {
         );
         assert_eq!(offsets.last(), Some(&tokens.len()), "dispatch: offsets end at the last row");
         assert!(tokens.iter().all(|token| (*token as usize) < n_tokens), "dispatch: tokens exist");
-        Self { offsets, tokens, n_tokens }
+        Self { offsets, tokens, n_tokens, origins: None }
+    }
+
+    /// The same of rows that others have sent here; all of them come from one of `origins`, in increasing order.
+    pub fn from_elsewhere(self, origins: impl Into<Arc<[Origin]>>) -> Self {
+        let origins = origins.into();
+        let begins = origins.first().map_or(self.tokens.len(), |origin| origin.first);
+        assert!(self.tokens.is_empty() || begins == 0, "dispatch: every row has an origin");
+        assert!(origins.is_sorted_by_key(|origin| origin.first), "dispatch: origins increase");
+        Self { origins: Some(origins), ..self }
     }
 
     /// `[E + 1]`.
@@ -59,6 +69,24 @@ impl Dispatch {
     /// Experts, `E`.
     pub fn n_experts(&self) -> usize {
         self.offsets.len() - 1
+    }
+
+    /// Where rows come from that others have sent here.
+    pub fn origins(&self) -> Option<&[Origin]> {
+        self.origins.as_deref()
+    }
+
+    /// The same for the CPU.
+    ///
+    /// - `weights`: of all rows, if they have any
+    pub(crate) fn routes<'a>(&'a self, weights: Option<&'a [f32]>) -> Routes<'a> {
+        Routes {
+            offsets: &self.offsets,
+            tokens: Some(&self.tokens),
+            weights,
+            n_tokens: self.n_tokens,
+            origins: self.origins(),
+        }
     }
 }
 
@@ -115,7 +143,7 @@ pub fn expert_mlp(
         Input::new(&parameters.down_bias),
     ];
     apply(&op, inputs).unwrap_or_else(|| {
-        portable::expert_mlp(tokens, weights, parameters, dispatch, activation, dropout)
+        on_device::expert_mlp(tokens, weights, parameters, dispatch, activation, dropout)
     })
 }
 
@@ -140,12 +168,7 @@ impl ExpertMlp {
                 down: down.values(),
                 down_bias: down_bias.values(),
             },
-            routes: Routes {
-                offsets: &self.dispatch.offsets,
-                tokens: Some(&self.dispatch.tokens),
-                weights: Some(weights.values()),
-                n_tokens: self.dispatch.n_tokens,
-            },
+            routes: self.dispatch.routes(Some(weights.values())),
             activation: self.activation,
             dropout: self.dropout,
         }

@@ -8,6 +8,7 @@
 //! | function | what it fuses |
 //! |---|---|
 //! | [`expert_mlp`] | gather, two products, biases, activation, dropout, weighting, scatter-add, for all experts |
+//! | [`to_experts`], [`from_experts`] | gather, travel between processes, weighting, scatter-add; on the CPU alone |
 //! | [`soft_moe`] | slots, experts, mixing, optionally for some experts of every image only ([`mix`] around [`expert_mlp`]) |
 //! | [`mix`] | the products of tokens and slots with their weights, group by group |
 //! | [`mlp`] | two products with biases and activation |
@@ -24,6 +25,8 @@
 //! follows the CPUs that the process may use and `RAYON_NUM_THREADS`. Any number of threads gives the
 //! same bits, except by the library, whose products are cut differently.
 //!
+//! [`devices`] says which other devices there are, by the Cargo features `cuda`, `wgpu`, `metal` and `vulkan`.
+//!
 //! Programs that predict pack a model's weights once with [`PackedWeights`]; programs that train should
 //! use [`memory::Allocator`].
 //!
@@ -33,6 +36,8 @@
 mod activate;
 mod attention;
 mod cpu;
+pub mod devices;
+mod exchange;
 mod expert_mlp;
 mod fused;
 mod layer_norm;
@@ -40,13 +45,18 @@ mod linear;
 pub mod memory;
 mod mixing;
 mod mlp;
+pub mod on_device;
 mod packed_weights;
 pub mod portable;
 mod soft_moe;
 
 pub use activate::activate;
 pub use attention::{attention, self_attention};
-pub use cpu::{activation::Activation, dropout::Dropout};
+pub use cpu::{
+    activation::Activation,
+    dropout::{Dropout, Origin},
+};
+pub use exchange::{Exchange, Journey, from_experts, to_experts};
 pub use expert_mlp::{Dispatch, ExpertParameters, expert_mlp};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
@@ -55,4 +65,4 @@ pub use mlp::mlp;
 pub use packed_weights::PackedWeights;
 /// Multiplies by the mask of a [`Dropout`]; the same everywhere, no fused form.
 pub use portable::dropout;
-pub use soft_moe::soft_moe;
+pub use soft_moe::{soft_moe, soft_moe_by};

@@ -61,7 +61,13 @@ impl Mlp {
                 down: down.values(),
                 down_bias: down_bias.values(),
             },
-            routes: Routes { offsets: &[0, rows], tokens: None, weights: None, n_tokens: rows },
+            routes: Routes {
+                offsets: &[0, rows],
+                tokens: None,
+                weights: None,
+                n_tokens: rows,
+                origins: None,
+            },
             activation: self.activation,
             dropout: self.dropout,
         })

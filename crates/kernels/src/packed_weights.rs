@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn kept_panels_give_the_same_bits_and_are_packed_once() {
-        let device = Device::default();
+        let device = Device::flex();
         let random = |shape| Tensor::<2>::random(shape, Distribution::Default, &device);
         let (x, up, down) = (random([37, 50]), random([50, 70]), random([70, 50]));
         let [up_bias, down_bias] = [70, 50].map(|n| random([1, n]).flatten::<1>(0, 1));
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn weights_that_were_not_added_are_not_kept() {
-        let device = Device::default();
+        let device = Device::flex();
         let [one, other] = [2.0, 3.0].map(|value| Tensor::<2>::full([20, 20], value, &device));
         let mut weights = PackedWeights::default();
         weights.add(&one);

@@ -1,11 +1,13 @@
 //! The twins: the same operations from plain Burn operations, for any device.
 
 use burn::tensor::{
-    IndexingUpdateOp, Tensor, TensorData,
+    Device, IndexingUpdateOp, Tensor, TensorData,
     activation::{self, softmax},
 };
 
-use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing};
+use omma_base::transfer;
+
+use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing, on_device::mask};
 
 /// [`crate::activate`].
 pub fn activate<const R: usize>(x: Tensor<R>, form: Activation) -> Tensor<R> {
@@ -70,10 +72,32 @@ pub fn dropout<const R: usize>(x: Tensor<R>, dropout: Dropout) -> Tensor<R> {
 fn drop_out<const R: usize>(x: Tensor<R>, dropout: Option<Dropout>, first: usize) -> Tensor<R> {
     let Some(dropout) = dropout else { return x };
     let shape = x.dims();
+    if x.device() != Device::flex() {
+        let mask = mask(&dropout, shape, |place| dropout.keeps(first + place), &x.device());
+        return x.clone() * mask.cast(x.dtype());
+    }
     let count: usize = shape.iter().product();
     let mask: Vec<f32> = (first..first + count).map(|index| dropout.factor(index)).collect();
     let options = (&x.device(), x.dtype());
     x * Tensor::from_data(TensorData::new(mask, shape), options)
+}
+
+/// The same for hidden rows of a dispatch, `[rows, hidden]`, that start at row `first`.
+fn drop_out_rows(
+    x: Tensor<2>,
+    dropout: Option<Dropout>,
+    first: usize,
+    dispatch: &Dispatch,
+) -> Tensor<2> {
+    let Some(dropout) = dropout else { return x };
+    let [rows, hidden] = x.dims();
+    if dispatch.origins().is_none() {
+        return drop_out(x, Some(dropout), first * hidden);
+    }
+    let mut mask = vec![1.0; rows * hidden];
+    dropout.apply_to_rows(&mut mask, hidden, first, dispatch.origins());
+    let options = (&x.device(), x.dtype());
+    x * Tensor::from_data(TensorData::new(mask, [rows, hidden]), options)
 }
 
 /// [`crate::self_attention`].
@@ -120,13 +144,14 @@ pub fn expert_mlp(
     dropout: Option<Dropout>,
 ) -> Tensor<2> {
     let device = tokens.device();
-    let [experts, _, hidden] = parameters.up.dims();
+    let [experts, _, _] = parameters.up.dims();
     let [_, _, outputs] = parameters.down.dims();
     let rows: Vec<i32> = dispatch.tokens().iter().map(|token| *token as i32).collect();
     let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], (&device, tokens.dtype()));
     if rows.is_empty() {
         return zeros;
     }
+    transfer::brought(&rows);
     let rows = Tensor::from_data(TensorData::new(rows, [dispatch.tokens().len()]), &device);
     let inputs = tokens.select(0, rows.clone());
     let busy = (0..experts).filter(|e| dispatch.offsets()[*e] < dispatch.offsets()[*e + 1]);
@@ -138,7 +163,7 @@ pub fn expert_mlp(
         };
         let before = inputs.clone().narrow(0, start, end - start).matmul(matrix(&parameters.up))
             + parameters.up_bias.clone().narrow(0, e, 1);
-        let activated = drop_out(activate(before, form), dropout, start * hidden);
+        let activated = drop_out_rows(activate(before, form), dropout, start, dispatch);
         activated.matmul(matrix(&parameters.down)) + parameters.down_bias.clone().narrow(0, e, 1)
     });
     let results = Tensor::cat(results.collect(), 0) * weights.unsqueeze_dim(1);

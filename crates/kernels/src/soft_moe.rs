@@ -1,6 +1,9 @@
 //! Soft MoE: slots, experts, mixing.
 
+use std::convert::Infallible;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use omma_base::transfer;
 
 use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing, expert_mlp, mix};
 
@@ -20,8 +23,27 @@ pub fn soft_moe(
     activation: Activation,
     dropout: Option<Dropout>,
 ) -> Tensor<3> {
-    let [groups, size, width] = tokens.dims();
     let [experts, _, _] = parameters.up.dims();
+    let Ok::<_, Infallible>(output) =
+        soft_moe_by(tokens, (dispatch, combine), experts, run, |inputs, weights, routes| {
+            Ok(expert_mlp(inputs, weights, parameters, routes, activation, dropout))
+        });
+    output
+}
+
+/// The same with experts that `apply` runs.
+///
+/// - `tables`: `dispatch` and `combine`
+/// - `apply`: gets slots, `[G · P', D]`, a weight of 1 for each that an expert has, and which expert has which;
+///   returns `[G · P', D']`, unless it fails
+pub fn soft_moe_by<E>(
+    tokens: Tensor<3>,
+    (dispatch, combine): (Tensor<3>, Tensor<3>),
+    experts: usize,
+    run: Option<&[Vec<usize>]>,
+    apply: impl FnOnce(Tensor<2>, Tensor<1>, &Dispatch) -> Result<Tensor<2>, E>,
+) -> Result<Tensor<3>, E> {
+    let [groups, size, width] = tokens.dims();
     let [_, _, columns] = dispatch.dims();
     assert_eq!(dispatch.dims(), combine.dims(), "soft_moe: dispatch and combine");
     assert_eq!(dispatch.dims()[..2], [groups, size], "soft_moe: tokens and dispatch");
@@ -66,9 +88,9 @@ pub fn soft_moe(
     }
     let weights = Tensor::ones([rows.len()], (&inputs.device(), inputs.dtype()));
     let routes = Dispatch::new(offsets, rows, groups * columns);
-    let outputs = expert_mlp(inputs, weights, parameters, &routes, activation, dropout);
+    let outputs = apply(inputs, weights, &routes)?;
     let [_, width] = outputs.dims();
-    mix(combine, outputs.reshape([groups, columns, width]), Mixing::ToTokens)
+    Ok(mix(combine, outputs.reshape([groups, columns, width]), Mixing::ToTokens))
 }
 
 /// `[G, S, k · P]`: for every token of a group the columns of its experts' slots.
@@ -83,5 +105,6 @@ fn columns_of(run: &[Vec<usize>], slots: usize, size: usize, device: &Device) ->
             index.extend_from_within(first..first + chosen * slots);
         }
     }
+    transfer::brought(&index);
     Tensor::from_data(TensorData::new(index, [run.len(), size, chosen * slots]), device)
 }

@@ -35,6 +35,10 @@ pub enum ModelError {
     Incompatible { left: &'static str, right: &'static str },
     #[error("the model has no experts")]
     NoExperts,
+    #[error("{experts} experts of a layer cannot be spread over {ranks} ranks")]
+    TooFewExperts { experts: usize, ranks: usize },
+    #[error("something went wrong on another rank that has experts of this model")]
+    Elsewhere,
     #[error("the experts of block {block} cannot be pruned so: {why}")]
     Pruning { block: usize, why: String },
     #[error("placement {placement} does not fit {depth} blocks: {why}")]

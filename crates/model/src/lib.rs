@@ -52,6 +52,7 @@ mod mode;
 mod pairs;
 mod parameters;
 mod predictions;
+mod spread;
 mod tensors;
 mod vit;
 
@@ -71,7 +72,7 @@ pub use heads::{
 };
 pub use inputs::{PatchEmbedding, TextTower};
 pub use layers::{
-    Attention, BatchEnsembleMlp, Block, Dense, Experts, ExpertsConfig, FeedForward,
+    Attention, BatchEnsembleMlp, Block, Dense, ExpertGroup, Experts, ExpertsConfig, FeedForward,
     LAYER_NORM_EPSILON, Mlp, MlpConfig, MoeLayer, MoeLayerConfig, MoeOutput, Norm, SharedMatrices,
 };
 pub use mode::Mode;
@@ -82,5 +83,6 @@ pub use parameters::{
     Parameter, ParameterValues, frozen, packed_weights, parameter_values, parameters, with_values,
 };
 pub use predictions::Predictions;
+pub use spread::{ExpertSlice, experts_of_rank};
 pub use tensors::{FloatType, TensorInfo, TensorSource, open_tensors};
 pub use vit::{IMAGES, Output, VisionTransformer};

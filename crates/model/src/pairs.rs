@@ -1,6 +1,7 @@
 //! Images and texts as vectors in one space (paper 002).
 
 use burn::tensor::{Int, Tensor, TensorData};
+use omma_base::transfer;
 use omma_routing::{Layout, Routing, Sequences};
 
 use crate::{
@@ -182,6 +183,7 @@ const LABELS: &str = "head.labels";
 /// - `ids`: `[B, L]`, row by row
 pub fn text_tensor(ids: Vec<i32>, length: usize, device: &burn::tensor::Device) -> Tensor<2, Int> {
     let count = ids.len() / length.max(1);
+    transfer::brought(&ids);
     Tensor::from_data(TensorData::new(ids, [count, length]), device)
 }
 
@@ -211,6 +213,7 @@ fn check_texts(config: &TextConfig, ids: &Tensor<2, Int>) -> Result<()> {
     }
     let largest: i32 = ids.clone().max().into_scalar();
     let least: i32 = ids.clone().min().into_scalar();
+    transfer::fetched(&[largest, least]);
     match usize::try_from(least).is_ok() && (largest as usize) < config.vocabulary {
         true => Ok(()),
         false => Err(ModelError::UnknownToken {

@@ -88,6 +88,11 @@ pub struct ParameterValues {
 }
 
 impl ParameterValues {
+    /// Values that somebody else has.
+    pub fn new(parameter: Parameter, read: impl Fn() -> Vec<f32> + 'static) -> Self {
+        Self { parameter, read: Box::new(read) }
+    }
+
     /// The values, row by row.
     pub fn read(&self) -> Vec<f32> {
         (self.read)()

@@ -126,13 +126,13 @@ fn sum_over_ranks(world: &World, share: &Share, own: &[Vec<f32>]) -> Vec<f32> {
         let sent: Vec<usize> = sizes.iter().map(|size| size * own.len()).collect();
         let mine = sizes[world.rank()];
         let received: Vec<usize> = trees.iter().map(|trees| trees.len() * mine).collect();
-        let mut parts = world.all_to_all(&send, &sent, &received);
+        let mut parts = world.all_to_all(send, &sent, &received);
         let summed = match mine {
-            0 => &[],
+            0 => Vec::new(),
             _ => {
                 let subtrees = trees.iter().flatten().cloned().zip(parts.chunks_exact_mut(mine));
                 let mut known = subtrees.collect::<Vec<_>>().into_iter().peekable();
-                &*sum_tree(0..share.shards, &mut known, &|sum, other| add(sum, other))
+                sum_tree(0..share.shards, &mut known, &|sum, other| add(sum, other)).to_vec()
             }
         };
         sum.extend(world.all_gather(summed, &sizes));

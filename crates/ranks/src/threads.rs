@@ -28,12 +28,13 @@ pub(crate) fn alone() -> impl Link {
     Thread { rank: 0, board: Arc::new(Board::new(1)) }
 }
 
-/// What a rank shows the others: values, how many of them each rank gets, bytes.
+/// What a rank shows the others: values, how many of them each rank gets, bytes, a board for some of them.
 #[derive(Clone, Default)]
 struct Posted {
     values: Arc<Vec<f32>>,
     counts: Arc<Vec<usize>>,
     bytes: Arc<Vec<u8>>,
+    board: Option<Arc<Board>>,
 }
 
 struct Board {
@@ -74,44 +75,47 @@ impl Link for Thread {
         self.board.posted.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    fn all_to_all(&self, send: &[f32], sent: &[usize], receive: &mut [f32], received: &[usize]) {
-        let (values, counts) = (Arc::new(send.to_vec()), Arc::new(sent.to_vec()));
-        let mut rest = receive;
+    fn all_to_all(&self, send: Vec<f32>, sent: &[usize], received: &[usize]) -> Vec<f32> {
+        let (values, counts) = (Arc::new(send), Arc::new(sent.to_vec()));
         let all = self.exchange(Posted { values, counts, ..Posted::default() });
-        for (from, count) in all.iter().zip(received) {
+        let part = |(from, count): (&Posted, &usize)| {
+            assert_eq!(from.counts[self.rank], *count, "what one sends, the other expects");
             let first: usize = from.counts[..self.rank].iter().sum();
-            let (own, left) = rest.split_at_mut(*count);
-            own.copy_from_slice(&from.values[first..first + count]);
-            rest = left;
-        }
+            from.values[first..first + count].to_vec()
+        };
+        all.iter().zip(received).flat_map(part).collect()
     }
 
-    fn all_gather(&self, own: &[f32], all: &mut [f32], counts: &[usize]) {
-        let mut rest = all;
-        let values = Arc::new(own.to_vec());
-        for (from, count) in
-            self.exchange(Posted { values, ..Posted::default() }).iter().zip(counts)
-        {
-            let (part, left) = rest.split_at_mut(*count);
-            part.copy_from_slice(&from.values);
-            rest = left;
-        }
+    fn all_gather(&self, own: Vec<f32>, counts: &[usize]) -> Vec<f32> {
+        let all = self.exchange(Posted { values: Arc::new(own), ..Posted::default() });
+        assert!(all.iter().zip(counts).all(|(from, count)| from.values.len() == *count));
+        all.iter().flat_map(|from| from.values.iter().copied()).collect()
     }
 
-    fn broadcast(&self, values: &mut [f32]) {
-        let own = Arc::new(values.to_vec());
-        let all = self.exchange(Posted { values: own, ..Posted::default() });
-        values.copy_from_slice(&all[0].values);
+    fn broadcast(&self, values: Vec<f32>) -> Vec<f32> {
+        let all = self.exchange(Posted { values: Arc::new(values), ..Posted::default() });
+        all[0].values.to_vec()
     }
 
-    fn broadcast_bytes(&self, bytes: &mut Vec<u8>) {
-        *bytes = self.gather_bytes(bytes).swap_remove(0);
+    fn broadcast_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        self.gather_bytes(bytes).swap_remove(0)
     }
 
-    fn gather_bytes(&self, own: &[u8]) -> Vec<Vec<u8>> {
-        let bytes = Arc::new(own.to_vec());
-        let all = self.exchange(Posted { bytes, ..Posted::default() });
+    fn gather_bytes(&self, own: Vec<u8>) -> Vec<Vec<u8>> {
+        let all = self.exchange(Posted { bytes: Arc::new(own), ..Posted::default() });
         all.into_iter().map(|posted| posted.bytes.to_vec()).collect()
+    }
+
+    fn split(&self, colour: usize) -> Box<dyn Link> {
+        let counts = Arc::new(vec![colour]);
+        let all = self.exchange(Posted { counts, ..Posted::default() });
+        let alike: Vec<usize> =
+            (0..all.len()).filter(|rank| all[*rank].counts[0] == colour).collect();
+        let own = (alike[0] == self.rank).then(|| Arc::new(Board::new(alike.len())));
+        let all = self.exchange(Posted { board: own, ..Posted::default() });
+        let board = all[alike[0]].board.clone().expect("the first of them has made one");
+        let rank = alike.binary_search(&self.rank).expect("a rank has its own colour");
+        Box::new(Self { rank, board })
     }
 
     fn machine(&self) -> String {

@@ -1,8 +1,8 @@
 //! All ranks, as one of them sees them.
 
 use std::{
-    cell::Cell,
-    rc::Rc,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -10,11 +10,17 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{link::Link, threads::alone};
 
-/// All ranks, as one of them sees them. They call the same methods in the same order.
+/// All ranks, or some of them, as one of them sees them. They call the same methods in the same order.
 #[derive(Clone)]
 pub struct World {
-    link: Rc<dyn Link>,
-    traffic: Rc<Cell<Traffic>>,
+    link: Arc<dyn Link>,
+    traffic: Arc<Mutex<Traffic>>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {}", self.rank(), self.size())
+    }
 }
 
 /// What communication took.
@@ -28,7 +34,7 @@ pub struct Traffic {
 
 impl World {
     pub(crate) fn of(link: Box<dyn Link>) -> Self {
-        Self { link: link.into(), traffic: Rc::default() }
+        Self { link: link.into(), traffic: Arc::default() }
     }
 
     /// A single process.
@@ -61,36 +67,38 @@ impl World {
         self.link.machine()
     }
 
+    /// The ranks alone that say the same colour, in the same order. What they say to each other is counted by itself.
+    pub fn split(&self, colour: usize) -> Self {
+        Self::of(self.link.split(colour))
+    }
+
     /// What was sent since the last time, and how long it took.
     pub fn take_traffic(&self) -> Traffic {
-        self.traffic.take()
+        std::mem::take(&mut *self.traffic.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Values for every rank, of which each gets its part, and those of every rank for this one; both one after the
     /// other.
     ///
     /// - `sent`, `received`: how many values each rank gets and gives
-    pub fn all_to_all(&self, send: &[f32], sent: &[usize], received: &[usize]) -> Vec<f32> {
+    pub fn all_to_all(&self, send: Vec<f32>, sent: &[usize], received: &[usize]) -> Vec<f32> {
         let to_others = send.len() - sent[self.rank()];
-        let mut receive = vec![0.0; received.iter().sum()];
-        self.timed(4 * to_others, |link| link.all_to_all(send, sent, &mut receive, received));
-        receive
+        self.timed(4 * to_others, |link| link.all_to_all(send, sent, received))
     }
 
     /// The parts of all ranks one after the other, everywhere.
     ///
     /// - `counts`: how many values each rank has
-    pub fn all_gather(&self, own: &[f32], counts: &[usize]) -> Vec<f32> {
-        let mut all = vec![0.0; counts.iter().sum()];
+    pub fn all_gather(&self, own: Vec<f32>, counts: &[usize]) -> Vec<f32> {
         let bytes = 4 * own.len() * (self.size() - 1);
-        self.timed(bytes, |link| link.all_gather(own, &mut all, counts));
-        all
+        self.timed(bytes, |link| link.all_gather(own, counts))
     }
 
-    /// Gives values of rank 0 to all.
-    pub fn broadcast(&self, values: &mut [f32]) {
-        if !self.is_alone() {
-            self.link.broadcast(values);
+    /// Values of rank 0, everywhere; the others give as many.
+    pub fn broadcast(&self, values: Vec<f32>) -> Vec<f32> {
+        match self.is_alone() {
+            true => values,
+            false => self.link.broadcast(values),
         }
     }
 
@@ -104,10 +112,9 @@ impl World {
         if let Some(said) = by_leader.filter(|_| self.is_alone()) {
             return said;
         }
-        let mut bytes = own.unwrap_or_default();
+        let bytes = own.unwrap_or_default();
         assert!(!self.leads() || !bytes.is_empty(), "rank 0 says what is done next");
-        self.link.broadcast_bytes(&mut bytes);
-        read(&bytes)
+        read(&self.link.broadcast_bytes(bytes))
     }
 
     /// What every rank has to say, everywhere, in their order.
@@ -116,9 +123,8 @@ impl World {
             return vec![own];
         }
         let own = written(&own);
-        let mut all = Vec::new();
         let bytes = own.len() * (self.size() - 1);
-        self.timed(bytes, |link| all = link.gather_bytes(&own));
+        let all = self.timed(bytes, |link| link.gather_bytes(own));
         all.iter().map(|bytes| read(bytes)).collect()
     }
 
@@ -127,11 +133,13 @@ impl World {
         self.link.abort(code)
     }
 
-    fn timed(&self, bytes: usize, work: impl FnOnce(&dyn Link)) {
+    fn timed<R>(&self, bytes: usize, work: impl FnOnce(&dyn Link) -> R) -> R {
         let begin = Instant::now();
-        work(self.link.as_ref());
-        let Traffic { bytes: before, time } = self.traffic.get();
-        self.traffic.set(Traffic { bytes: before + bytes as u64, time: time + begin.elapsed() });
+        let found = work(self.link.as_ref());
+        let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+        traffic.bytes += bytes as u64;
+        traffic.time += begin.elapsed();
+        found
     }
 }
 
@@ -155,7 +163,7 @@ mod tests {
             let rank = world.rank();
             let send: Vec<f32> =
                 (0..3).flat_map(|to| vec![(10 * rank + to) as f32; rank + 1]).collect();
-            let found = world.all_to_all(&send, &[rank + 1; 3], &[1, 2, 3]);
+            let found = world.all_to_all(send, &[rank + 1; 3], &[1, 2, 3]);
             (found, world.take_traffic().bytes)
         });
         for (rank, (values, bytes)) in found.into_iter().enumerate() {
@@ -169,7 +177,7 @@ mod tests {
     fn parts_are_gathered_in_the_order_of_ranks() {
         let found = threads(3, |world| {
             let own = vec![world.rank() as f32; world.rank()];
-            world.all_gather(&own, &[0, 1, 2])
+            world.all_gather(own, &[0, 1, 2])
         });
         assert_eq!(found, vec![vec![1.0, 2.0, 2.0]; 3]);
     }
@@ -177,11 +185,21 @@ mod tests {
     #[test]
     fn rank_0_is_heard_and_every_rank_by_every_other() {
         let found = threads(3, |world| {
-            let mut values = [world.rank() as f32 + 1.0];
-            world.broadcast(&mut values);
+            let values = world.broadcast(vec![world.rank() as f32 + 1.0]);
             let heard: String = world.told(world.leads().then(|| "go".to_owned()));
             (values[0], heard, world.shared(10 * world.rank()))
         });
         assert_eq!(found, vec![(1.0, "go".to_owned(), vec![0, 10, 20]); 3]);
+    }
+
+    #[test]
+    fn ranks_of_one_colour_are_among_themselves() {
+        let found = threads(4, |world| {
+            let few = world.split(world.rank() % 2);
+            let told: usize = few.told(few.leads().then(|| world.rank()));
+            (few.rank(), few.shared(world.rank()), told, world.take_traffic().bytes)
+        });
+        let of = |rank: usize| (rank / 2, vec![rank % 2, rank % 2 + 2], rank % 2, 0);
+        assert_eq!(found, (0..4).map(of).collect::<Vec<_>>());
     }
 }

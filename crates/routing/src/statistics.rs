@@ -1,6 +1,7 @@
 //! How healthy a routing is.
 
 use burn::tensor::Tensor;
+use omma_base::transfer;
 use serde::Serialize;
 
 use crate::{
@@ -113,6 +114,7 @@ impl Statistics {
         let per_expert: Tensor<3> =
             plan.combine().clone().reshape([tokens, live, slots]).sum_dim(2);
         let mass: Vec<f32> = per_expert.try_into_vec_as().expect("weights are floats");
+        transfer::fetched(&mass);
         let mut load = vec![0; plan.n_experts()];
         let mut importance = vec![0.0; plan.n_experts()];
         let serves = |expert: usize| match plan.run() {

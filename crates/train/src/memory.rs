@@ -30,6 +30,10 @@ pub struct StepMemory {
 pub(crate) struct ParameterCounts {
     pub(crate) all: u64,
     pub(crate) learning: u64,
+    /// Those of routed experts, in all, and those that learn.
+    pub(crate) experts: [u64; 2],
+    /// Layers with experts.
+    pub(crate) expert_layers: usize,
     freezing: Freezing,
 }
 
@@ -71,20 +75,34 @@ impl Recipe {
     pub(crate) fn parameter_counts(&self) -> Result<ParameterCounts> {
         let model = self.model.init(Seed::new(0), &Device::flex())?;
         let freezing = self.train.freeze.of(&model)?;
-        let (mut all, mut learning) = (0_u64, 0_u64);
+        let (mut all, mut learning, mut experts) = (0_u64, 0_u64, [0_u64; 2]);
+        let mut expert_layers = 0;
         for parameter in parameters(&model) {
             let size = parameter.shape.iter().fold(1_u64, |n, side| n.saturating_mul(*side as u64));
+            let learns = freezing.learns(&parameter);
             all = all.saturating_add(size);
-            if freezing.learns(&parameter) {
+            if learns {
                 learning = learning.saturating_add(size);
             }
+            if parameter.name.contains(".experts.") {
+                experts[0] = experts[0].saturating_add(size);
+                experts[1] = experts[1].saturating_add(if learns { size } else { 0 });
+                expert_layers += usize::from(parameter.name.ends_with(".up"));
+            }
         }
-        Ok(ParameterCounts { all, learning, freezing })
+        Ok(ParameterCounts { all, learning, experts, expert_layers, freezing })
     }
 
     /// What a step takes.
     pub fn step_memory(&self) -> Result<StepMemory> {
-        let ParameterCounts { all, learning, freezing } = self.parameter_counts()?;
+        self.step_memory_on(1)
+    }
+
+    /// The same of a rank that has as many of the experts as any other of so many.
+    pub(crate) fn step_memory_on(&self, ranks: usize) -> Result<StepMemory> {
+        let ParameterCounts { all, learning, experts, freezing, .. } = self.parameter_counts()?;
+        let elsewhere = experts.map(|experts| experts - experts / ranks as u64);
+        let (all, learning) = (all - elsewhere[0], learning - elsewhere[1]);
         Ok(StepMemory {
             program: PROGRAM,
             weights: bytes(self.weights(all, learning)),

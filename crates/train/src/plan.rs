@@ -1,10 +1,13 @@
 //! How long a step of many ranks takes, and what each holds, before anybody has them.
 //!
-//! A step on `R` ranks is three times after each other, because nothing overlaps:
+//! A step on `R` ranks is four times after each other, because nothing overlaps:
 //!
 //! - its images: `F · B / R` operations at what a rank reaches, with `F` operations per image as `omma cost` counts them;
 //! - the weights, which every rank moves for itself: so many passes over memory, the same for any `R`;
-//! - the sum of the gradients: `2 (R - 1) / R` times their bytes through a rank's network, and `2 (R - 1)` messages.
+//! - the sum of the gradients: `2 (R - 1) / R` times their bytes through a rank's network, and `2 (R - 1)` messages;
+//! - where experts are spread over `n` ranks, the rows that these take: there and back, forwards and backwards, of which
+//!   `(n - 1) / n` go to another rank. A rank then has the weights of `1 / n` of the experts, and sums their gradients with
+//!   the `R / n` ranks that have the same.
 
 use omma_ranks::Share;
 use serde::Serialize;
@@ -12,6 +15,7 @@ use serde::Serialize;
 use crate::{
     error::Result,
     recipe::{Recipe, recipe_error},
+    trainer::ranks_with_all_experts,
 };
 
 /// Passes over a parameter's four bytes in a step: its gradient is written, added up, divided, squared and clipped;
@@ -36,6 +40,8 @@ pub struct RankSpeed {
 pub struct Layout {
     /// How many.
     pub ranks: usize,
+    /// How many of them have all experts between them.
+    pub experts_on: usize,
     /// Images of a step that each computes.
     pub images: usize,
     /// Seconds for these.
@@ -46,6 +52,10 @@ pub struct Layout {
     pub communication: f64,
     /// Bytes that each sends for it.
     pub bytes: u64,
+    /// Seconds for rows that go to experts on other ranks.
+    pub rows: f64,
+    /// Bytes that each sends for these.
+    pub row_bytes: u64,
     /// Bytes that each holds.
     pub memory: u64,
     /// Images per second of all together.
@@ -57,7 +67,7 @@ pub struct Layout {
 impl Layout {
     /// Seconds of a step.
     pub fn step(&self) -> f64 {
-        self.compute + self.weights + self.communication
+        self.compute + self.weights + self.communication + self.rows
     }
 }
 
@@ -69,13 +79,25 @@ pub struct Plan<'a> {
     flops: u64,
     /// Parameters that learn.
     learning: u64,
+    /// Those of them that routed experts have.
+    experts: u64,
+    /// Layers with experts.
+    layers: usize,
+    /// Values of an image that experts take.
+    taken: u64,
 }
+
+/// Times that a row travels in a step.
+const TRIPS: u64 = 4;
 
 impl<'a> Plan<'a> {
     /// Of ranks that all are as fast.
     pub fn new(recipe: &'a Recipe, speed: RankSpeed) -> Result<Self> {
-        let flops = recipe.model.cost(recipe.model.image.resolution)?.training_flops;
-        Ok(Self { recipe, speed, flops, learning: recipe.parameter_counts()?.learning })
+        let cost = recipe.model.cost(recipe.model.image.resolution)?;
+        let (flops, taken) = (cost.training_flops, cost.expert_values);
+        let counts = recipe.parameter_counts()?;
+        let (learning, [_, experts]) = (counts.learning, counts.experts);
+        Ok(Self { recipe, speed, flops, learning, experts, layers: counts.expert_layers, taken })
     }
 
     /// A step of the recipe's batch on so many ranks, with a shard on each.
@@ -108,18 +130,33 @@ impl<'a> Plan<'a> {
         let batch = self.recipe.train.batch;
         let images = batch / ranks;
         let compute = self.flops as f64 * images as f64 / flops;
-        let weights = 4.0 * PASSES * self.learning as f64 / memory_bandwidth;
-        let bytes = Share { shards: ranks, own: 0..1 }.bytes_to_send(self.learning);
-        let communication = bytes as f64 / bandwidth + 2.0 * (ranks - 1) as f64 * latency;
-        let images_per_second = batch as f64 / (compute + weights + communication);
+        let few = ranks_with_all_experts(ranks, self.recipe.train.expert_parallel);
+        // Of experts that are everywhere, nothing is different.
+        let spread = if few > 1 { self.experts } else { 0 };
+        let (everywhere, here) = (self.learning - spread, spread / few as u64);
+        let weights = 4.0 * PASSES * (everywhere + here) as f64 / memory_bandwidth;
+        let alike = ranks / few;
+        let sum = |ranks: usize, values| Share { shards: ranks, own: 0..1 }.bytes_to_send(values);
+        let bytes = sum(ranks, everywhere) + sum(alike, here);
+        let messages = |ranks: usize| 2.0 * (ranks - 1) as f64;
+        let of_sums = messages(ranks) + if few > 1 { messages(alike) } else { 0.0 };
+        let communication = bytes as f64 / bandwidth + of_sums * latency;
+        let row_bytes = 4 * TRIPS * self.taken * images as u64 * (few as u64 - 1) / few as u64;
+        // Ranks say how many rows there are before these travel.
+        let of_rows = self.layers * (TRIPS as usize + 1) * (few - 1);
+        let rows = row_bytes as f64 / bandwidth + of_rows as f64 * latency;
+        let images_per_second = batch as f64 / (compute + weights + communication + rows);
         let (memory, efficiency) = (0, 1.0);
         Layout {
             ranks,
+            experts_on: few,
             images,
             compute,
             weights,
             communication,
             bytes,
+            rows,
+            row_bytes,
             memory,
             images_per_second,
             efficiency,
@@ -134,8 +171,13 @@ impl<'a> Plan<'a> {
         own.train.accumulation = 1;
         // A contrast is over the images of all ranks; gradients that are sent lie in a row, before and after.
         let whole = 4 * (self.recipe.similarities() - own.similarities());
-        let in_a_row = if ranks > 1 { 2 * 4 * self.learning } else { 0 };
-        Ok(own.step_memory()?.total() + whole + in_a_row)
+        let few = ranks_with_all_experts(ranks, self.recipe.train.expert_parallel);
+        let spread = if few > 1 { self.experts } else { 0 };
+        let here = self.learning - spread + spread / few as u64;
+        let in_a_row = if ranks > 1 { 2 * 4 * here } else { 0 };
+        // Rows that arrived, and those that came back, are kept for the backward pass.
+        let rows = if few > 1 { 2 * 4 * self.taken * own.train.batch as u64 } else { 0 };
+        Ok(own.step_memory_on(few)?.total() + whole + in_a_row + rows)
     }
 }
 
@@ -177,6 +219,25 @@ mod tests {
         assert!(share(most) >= 0.5 && share(2 * most) < 0.5, "{most}");
         let slow = RankSpeed { bandwidth: 25e8, ..SPEED };
         assert!(Plan::new(&recipe, slow).unwrap().scales_to() < most);
+    }
+
+    #[test]
+    fn experts_on_several_ranks_are_held_and_summed_by_fewer_and_rows_travel() {
+        let (plain, spread) = (recipe(&[]), recipe(&["train.expert_parallel=4"]));
+        let [plain, spread] = [&plain, &spread].map(|recipe| Plan::new(recipe, SPEED).unwrap());
+        let [before, after] = [&plain, &spread].map(|plan| plan.layout(8).unwrap());
+        assert_eq!((before.experts_on, after.experts_on), (1, 4));
+        // V-MoE-S/16 at 224 pixels: two layers, each with two of eight experts for 197 tokens of width 384.
+        assert_eq!(spread.taken, 2 * 2 * 197 * 384);
+        assert_eq!(after.row_bytes, 3 * 4 * 4 * spread.taken * 512 / 4);
+        assert_eq!((before.rows, before.row_bytes), (0.0, 0));
+        let others = spread.learning - spread.experts;
+        // 7/8 of all that is everywhere, and half of a quarter of the experts, twice.
+        let expected = 8 * (others - others / 8 + spread.experts / 4 / 2);
+        assert!((after.bytes as f64 / expected as f64 - 1.0).abs() < 1e-6);
+        assert!(after.memory < before.memory && after.weights < before.weights);
+        // On one rank, or on five, all experts are everywhere.
+        assert_eq!(spread.layout(1).unwrap(), plain.layout(1).unwrap());
     }
 
     #[test]

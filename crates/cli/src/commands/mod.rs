@@ -5,6 +5,7 @@ pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod cost;
+pub(crate) mod devices;
 pub(crate) mod embed;
 pub(crate) mod eval;
 pub(crate) mod fewshot;

@@ -10,11 +10,13 @@ use crate::table::{note, say, say_json, short, table};
 /// Say how long a step of many ranks would take, and what each would hold.
 ///
 /// A rank is a process that `mpirun` starts, with a shard of every batch. A step is its images, the weights,
-/// which every rank moves for itself, and the sum of the gradients. --flops is what a rank really reaches in
-/// training, not what its processor promises: `omma plan` beside a run of one rank says how far that is.
+/// which every rank moves for itself, and the sum of the gradients; with train.expert_parallel also the rows
+/// that go to experts on other ranks. --flops is what a rank really reaches in training, not what its
+/// processor promises: `omma plan` beside a run of one rank says how far that is.
 ///
 /// Examples:
 ///   omma plan vmoe --ranks 1,2,4 --flops 60G --bandwidth 5GB/s
+///   omma plan vmoe --set train.expert_parallel=4 --flops 60G --bandwidth 5GB/s
 ///   omma plan imagenet-scratch --ranks 8,64,1024 --bandwidth 25GB/s \
 ///       --flops 50T --memory-bandwidth 1TB/s --memory 40G
 #[derive(Args)]
@@ -73,7 +75,17 @@ impl PlanCommand {
             return say_json(&Report { recipe: &recipe.name, batch, speed, layouts, scales_to });
         }
         let header = [
-            "ranks", "images", "step", "compute", "weights", "sum", "sent", "held", "images/s",
+            "ranks",
+            "experts on",
+            "images",
+            "step",
+            "compute",
+            "weights",
+            "sum",
+            "rows",
+            "sent",
+            "held",
+            "images/s",
             "share",
         ];
         say(table(header, layouts.iter().map(|layout| self.row(layout)), 0))?;
@@ -88,17 +100,22 @@ impl PlanCommand {
         })
     }
 
-    fn row(&self, layout: &Layout) -> [String; 10] {
+    fn row(&self, layout: &Layout) -> [String; 12] {
         let held = gigabytes(layout.memory as f64);
         let fits = self.memory.is_none_or(|memory| layout.memory as f64 <= memory);
         [
             layout.ranks.to_string(),
+            match layout.experts_on {
+                1 => "each".to_owned(),
+                few => few.to_string(),
+            },
             layout.images.to_string(),
             time(layout.step()),
             time(layout.compute),
             time(layout.weights),
             time(layout.communication),
-            format!("{}B", short(layout.bytes)),
+            time(layout.rows),
+            format!("{}B", short(layout.bytes + layout.row_bytes)),
             if fits { held } else { format!("{held}, too much") },
             short(layout.images_per_second as u64),
             format!("{:.0} %", 100.0 * layout.efficiency),

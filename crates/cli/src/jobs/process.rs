@@ -34,6 +34,7 @@ impl Job {
             .args(self.words())
             .env("RAYON_NUM_THREADS", threads.to_string())
             .envs(crate::limits::environment())
+            .envs(crate::device::environment())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -16,12 +16,12 @@ const KILLS: usize = 20;
 const STEPS: usize = 240;
 
 /// A job under way.
-struct Job {
-    mpirun: Child,
+pub(crate) struct Job {
+    pub(crate) mpirun: Child,
 }
 
 impl Job {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         Self { mpirun: command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap() }
     }
 
@@ -41,7 +41,7 @@ impl Job {
     }
 
     /// Waits for a checkpoint newer than `last`.
-    fn wait_for_newer(&mut self, run: &Path, last: Option<&PathBuf>) {
+    pub(crate) fn wait_for_newer(&mut self, run: &Path, last: Option<&PathBuf>) {
         let begin = Instant::now();
         while checkpoints(run).last() <= last {
             assert!(self.mpirun.try_wait().unwrap().is_none(), "it has ended too soon");
@@ -51,7 +51,7 @@ impl Job {
     }
 
     /// Kills a rank, and returns what the job says when it has ended.
-    fn kill(mut self, rank: usize) -> String {
+    pub(crate) fn kill(mut self, rank: usize) -> String {
         let process = self.rank(rank).expect("it is running");
         assert!(Command::new("kill").args(["-9", &process]).status().unwrap().success());
         let begin = Instant::now();
@@ -67,7 +67,7 @@ impl Job {
 }
 
 /// Every checkpoint that is there is whole.
-fn assert_whole(run: &Path) {
+pub(crate) fn assert_whole(run: &Path) {
     let left = checkpoints(run);
     assert!(!left.is_empty(), "checkpoints were lost");
     for folder in left {

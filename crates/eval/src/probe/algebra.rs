@@ -9,9 +9,13 @@ use super::ProbeError;
 /// enough for products to be fast.
 const BLOCK: usize = 64;
 
+/// On the CPU where a device has no double precision.
+///
 /// - `values`: `[rows, columns]`
 pub(super) fn matrix(values: Vec<f64>, shape: [usize; 2], device: &Device) -> Tensor<2> {
-    Tensor::from_data(TensorData::new(values, shape), (device, DType::F64))
+    let exact = device.supports_dtype(DType::F64);
+    let device = if exact { device.clone() } else { Device::flex() };
+    Tensor::from_data(TensorData::new(values, shape), (&device, DType::F64))
 }
 
 pub(super) fn values(matrix: Tensor<2>) -> Vec<f64> {

@@ -122,10 +122,11 @@ impl Test {
         let (mut confusion, mut examples) = (Confusion::default(), Examples::default());
         let mut routing = vec![RoutingTally::default(); system.names().len()];
         images.outputs(system, protocol.batch, watcher, |batch, outputs| {
-            for (tally, routings) in routing.iter_mut().zip(&outputs.routings) {
-                tally.add(RoutingTally::of(routings));
+            for (tally, found) in routing.iter_mut().zip(outputs.tallies()) {
+                tally.add(found);
             }
-            if let Some(experts) = &mut experts {
+            // Who went where is known where it was computed.
+            if let Some(experts) = experts.as_mut().filter(|_| outputs.is_own()) {
                 experts.add(batch, &outputs.routings);
             }
             for (image, (label, index)) in batch.labels().iter().zip(&batch.indices).enumerate() {

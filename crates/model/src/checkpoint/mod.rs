@@ -93,21 +93,30 @@ pub fn tokenizer_path(path: &Path) -> PathBuf {
 /// Writes a checkpoint into a folder, which is made if it is not there. Whatever happens while it is
 /// written, the folder holds the old checkpoint or the new one.
 pub fn save(model: &VisionTransformer, folder: &Path) -> Result<Identity> {
+    save_values(model.config(), &parameter_values(model), folder)
+}
+
+/// The same of a model that is not in one place: all of its parameters, in the order of the modules. Each is read
+/// twice.
+pub fn save_values(
+    config: &ModelConfig,
+    tensors: &[ParameterValues],
+    folder: &Path,
+) -> Result<Identity> {
     fs::create_dir_all(folder).map_err(ModelError::io(folder))?;
-    let tensors = parameter_values(model);
     let sum = |tensor: &ParameterValues| {
         let mut checksum = Checksum::new(&tensor.parameter);
         checksum.add(&bytes_of(&tensor.read()));
         (tensor.parameter.name.clone(), checksum.finish())
     };
     let checksums = tensors.iter().map(sum).collect();
-    let (config, config_checksum) = sealed(model.config());
-    let note = Note { format: FORMAT, config, config_checksum, checksums };
+    let (sealed, config_checksum) = sealed(config);
+    let note = Note { format: FORMAT, config: sealed, config_checksum, checksums };
     let note = serde_json::to_string(&note).expect("a configuration can be written");
     let identity = Identity::of(&note);
     let weights = folder.join(WEIGHTS);
-    write_tensors(&weights, (NOTE, note), &tensors).map_err(ModelError::io(&weights))?;
-    let config = serde_json::to_string_pretty(model.config()).expect("it can be written");
+    write_tensors(&weights, (NOTE, note), tensors).map_err(ModelError::io(&weights))?;
+    let config = serde_json::to_string_pretty(config).expect("it can be written");
     let path = folder.join(CONFIG);
     write_atomically(&path, |temporary| fs::write(temporary, config + "\n"))
         .map_err(ModelError::io(&path))?;

@@ -90,6 +90,8 @@ pub struct Cost {
     pub forward_macs: u64,
     /// Operations in training, for one image.
     pub training_flops: u64,
+    /// Values that routed experts take in training, of all layers, for one image: rows times their width.
+    pub expert_values: u64,
     /// Row by row.
     pub layers: Vec<LayerCost>,
 }
@@ -137,6 +139,7 @@ impl ModelConfig {
                 .map_or(experts, |moe| passed(moe, experts))
         };
         let products = Products::new(self, counted, resolution, dispatching)?;
+        let expert_values = products.rows.iter().map(|row| row.taken).sum();
         let layers = products.rows.into_iter().map(|row| {
             let inside = |name: &str| row.parts.iter().any(|part| name.starts_with(part));
             let (mut params, mut params_active) = (0, 0);
@@ -179,6 +182,7 @@ impl ModelConfig {
             params_active: sum(|layer| layer.params_active),
             forward_macs: sum(|layer| layer.forward_macs),
             training_flops: sum(|layer| layer.training_flops),
+            expert_values,
             layers,
         })
     }

@@ -34,6 +34,8 @@ pub(super) struct Row {
     pub(super) parts: Vec<String>,
     pub(super) forward: u64,
     pub(super) training: u64,
+    /// Values that experts take.
+    pub(super) taken: u64,
 }
 
 /// What a part of a model does to one image.
@@ -45,6 +47,8 @@ struct Work {
     training: u64,
     /// Operations value by value in training.
     values: u64,
+    /// Values of the rows that routed experts take.
+    taken: u64,
 }
 
 impl Work {
@@ -64,6 +68,12 @@ impl Work {
 
     fn values(mut self, count: f64, operations: u64) -> Self {
         self.values = self.values.saturating_add((count * operations as f64) as u64);
+        self
+    }
+
+    /// Rows of some width that routed experts take.
+    fn taken(mut self, rows: usize, width: usize) -> Self {
+        self.taken += (rows * width) as u64;
         self
     }
 
@@ -95,6 +105,7 @@ impl Products {
                     Some(known) => {
                         known.forward += row.forward;
                         known.training += row.training;
+                        known.taken += row.taken;
                     }
                     None => rows.push(row),
                 }
@@ -255,7 +266,8 @@ fn projection(modality: &str, config: &EncoderConfig, head: &ContrastConfig) -> 
 
 fn row(name: &str, kind: String, parts: &[String], work: Work) -> Row {
     let (forward, training) = (work.forward, work.training_flops());
-    Row { name: name.to_owned(), kind, parts: parts.to_vec(), forward, training }
+    let taken = work.taken;
+    Row { name: name.to_owned(), kind, parts: parts.to_vec(), forward, training, taken }
 }
 
 fn embedding(config: &ModelConfig, resolution: Resolution) -> Row {
@@ -277,6 +289,7 @@ fn embedding(config: &ModelConfig, resolution: Resolution) -> Row {
         parts: vec!["embed.".to_owned()],
         forward: macs as u64,
         training: 2 * 2 * macs as u64 + values,
+        taken: 0,
     }
 }
 
@@ -367,6 +380,7 @@ impl Layer<'_> {
             let mixing = |slots: usize| 2 * self.tokens * slots * width;
             return self
                 .mlp(work, served, slots as f64, hidden, moe.dropout)
+                .taken(slots, width)
                 .product(self.tokens * slots * width)
                 .products(mixing(served), mixing(slots) as f64)
                 .values((self.tokens * slots) as f64, 2 * ValueWork::SOFTMAX);
@@ -388,6 +402,7 @@ impl Layer<'_> {
         let columns = moe.columns_per_gate(self.index);
         let work = self
             .mlp(work, served, capacity, hidden, moe.dropout)
+            .taken(served.min(capacity as usize), width)
             .product(rows * width * columns)
             .values((rows * columns) as f64, ValueWork::SOFTMAX + solver(&moe.router.affinity))
             .values(capacity * width as f64, ValueWork::COMBINE);

@@ -4,7 +4,7 @@ use burn::{
     module::Module,
     tensor::{Device, Int, Tensor, TensorData, activation::log_softmax},
 };
-use omma_base::Resolution;
+use omma_base::{Resolution, transfer};
 
 use crate::{
     config::{ModelConfig, SegmenterConfig},
@@ -98,6 +98,7 @@ fn interpolation(from: usize, to: usize) -> TensorData {
         weights[low * to + place] += (1.0 - share) as f32;
         weights[high * to + place] += share as f32;
     }
+    transfer::brought(&weights);
     TensorData::new(weights, [from, to])
 }
 
@@ -115,6 +116,8 @@ pub fn pixel_cross_entropy(
         labels.map(|label| label.map_or((0, 0.0), |label| (label as i32, 1.0))).unzip();
     let counted: f32 = counts.iter().sum();
     let shape = [images, 1, width * height];
+    transfer::brought(&labels);
+    transfer::brought(&counts);
     let labels = Tensor::<3, Int>::from_data(TensorData::new(labels, shape), &device);
     let counts = Tensor::<3>::from_data(TensorData::new(counts, shape), &device);
     let logs = log_softmax(logits.reshape([images, classes, width * height]), 1);

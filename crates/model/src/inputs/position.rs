@@ -1,6 +1,7 @@
 //! Where patches are: the fixed code, and learned grids at another size.
 
 use burn::tensor::{Device, Tensor, TensorData};
+use omma_base::transfer;
 
 /// The sin-cos code of a grid (vmoe, big_vision): with `q = D/4` and `ω_k = 10000^(-k/(q-1))`, patch
 /// (row `y`, column `x`) gets `[sin xω, cos xω, sin yω, cos yω]`.
@@ -23,6 +24,7 @@ pub(crate) fn sincos2d(
             }
         }
     }
+    transfer::brought(&code);
     Tensor::from_data(TensorData::new(code, [rows * columns, width]), device)
 }
 
@@ -68,6 +70,7 @@ fn bicubic(from: usize, to: usize, device: &Device) -> Tensor<2> {
             weights[output * from + input] += weight(centre - place) as f32;
         }
     }
+    transfer::brought(&weights);
     Tensor::from_data(TensorData::new(weights, [to, from]), device)
 }
 

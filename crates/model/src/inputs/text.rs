@@ -4,7 +4,7 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Int, Tensor},
 };
-use omma_base::Seed;
+use omma_base::{Seed, transfer};
 
 use crate::{
     config::{EncoderConfig, ModelConfig, Padding, TextConfig},
@@ -63,6 +63,7 @@ impl TextTower {
         let [_, length] = ids.dims();
         (self.config.padding == Padding::Masked).then(|| {
             let ids: Vec<i32> = ids.clone().try_into_vec_as().expect("tokens are integers");
+            transfer::fetched(&ids);
             let is_padding = |(place, id): (usize, &i32)| {
                 *id == TextConfig::PAD && !place.is_multiple_of(length)
             };

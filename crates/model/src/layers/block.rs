@@ -6,6 +6,7 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Tensor, TensorData},
 };
+use omma_base::transfer;
 use omma_routing::{Context, Layout, Routing, Seed, Sequences};
 
 use super::{
@@ -224,6 +225,7 @@ fn by_kind(
 pub(crate) fn present(absent: &[bool], x: &Tensor<3>) -> Tensor<2> {
     let [sequences, tokens, _] = x.dims();
     let values: Vec<f32> = absent.iter().map(|absent| f32::from(!*absent)).collect();
+    transfer::brought(&values);
     Tensor::from_data(TensorData::new(values, [sequences, tokens]), &x.device())
 }
 

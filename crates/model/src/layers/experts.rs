@@ -1,15 +1,23 @@
 //! Feed-forward networks: one, or a stack of experts.
 
+use std::ops::Range;
+
 use burn::{
     module::{Module, Param},
-    tensor::{Device, Int, Tensor},
+    tensor::{Device, Int, Shape, Tensor, TensorData},
 };
-use omma_kernels::{Activation, Dispatch, Dropout, ExpertParameters, expert_mlp, mlp, soft_moe};
+use omma_base::transfer;
+use omma_kernels::{
+    Activation, Dispatch, Dropout, ExpertParameters, expert_mlp, mlp, soft_moe, soft_moe_by,
+};
 use omma_routing::{Seed, SoftPlan, SparsePlan};
 use rand::RngExt;
 
-use super::init::{normal, xavier, xavier_of_experts};
-use crate::config::ExpertStart;
+use super::{
+    init::{normal, xavier, xavier_of_experts},
+    spread::{Call, ExpertGroup, Spread},
+};
+use crate::{config::ExpertStart, error::Result};
 
 /// Standard deviation of the biases of a fresh MLP (ViT).
 pub(super) const BIAS_DEVIATION: f32 = 1e-6;
@@ -89,7 +97,8 @@ pub struct ExpertsConfig {
     pub start: ExpertStart,
 }
 
-/// The feed-forward networks of the `E'` experts that are there, stacked.
+/// The feed-forward networks of the `E'` experts that are there, stacked; of experts that are spread over ranks, those
+/// of one rank.
 #[derive(Module, Debug)]
 pub struct Experts {
     /// `[E', D, H]`.
@@ -102,6 +111,9 @@ pub struct Experts {
     pub down_bias: Option<Param<Tensor<2>>>,
     #[module(skip)]
     config: ExpertsConfig,
+    /// Where the others are, if not here.
+    #[module(skip)]
+    spread: Option<Spread>,
 }
 
 impl ExpertsConfig {
@@ -120,11 +132,54 @@ impl ExpertsConfig {
             down: xavier_of_experts(down, start, seed.named("down"), device),
             down_bias: bias(width, "down_bias"),
             config: self.clone(),
+            spread: None,
         }
     }
 }
 
 impl Experts {
+    /// The numbers of the experts that are there, on whatever rank, in increasing order.
+    pub(crate) fn present(&self) -> &[usize] {
+        &self.config.experts
+    }
+
+    /// Those of them, by their places, that are on this rank; nothing where all are.
+    pub(crate) fn own_of_spread(&self) -> Option<Range<usize>> {
+        let spread = self.spread.as_ref()?;
+        Some(spread.group.own(spread.experts))
+    }
+
+    /// The ranks that they are on, if these are several.
+    pub(crate) fn group(&self) -> Option<&ExpertGroup> {
+        self.spread.as_ref().map(|spread| &spread.group)
+    }
+
+    /// Keeps the experts of this rank.
+    ///
+    /// - `layer`: the number of this layer among those of the model
+    pub(crate) fn spread_over(self, group: &ExpertGroup, layer: usize) -> Self {
+        let experts = self.config.experts.len();
+        let own = group.own(experts);
+        let rate = self.config.mlp.dropout;
+        Self {
+            up: part(self.up, &own),
+            up_bias: self.up_bias.map(|bias| part(bias, &own)),
+            down: part(self.down, &own),
+            down_bias: self.down_bias.map(|bias| part(bias, &own)),
+            config: self.config,
+            spread: Some(Spread { group: group.clone(), layer, experts, rate }),
+        }
+    }
+
+    /// Runs the experts of this rank for others that have called.
+    pub(crate) fn serve(&self, call: &Call) {
+        let Some(spread) = &self.spread else { return };
+        let nothing = Tensor::zeros([0, self.config.mlp.width], &self.up.val().device());
+        spread.serve(nothing, call, |tokens, weights, dispatch, dropout| {
+            self.run_own(tokens, weights, dispatch, dropout)
+        });
+    }
+
     /// The same experts, whose products are all that they have.
     pub(crate) fn without_biases(self) -> Self {
         Self { up_bias: None, down_bias: None, ..self }
@@ -153,7 +208,7 @@ impl Experts {
         tokens: Tensor<2>,
         plan: &SparsePlan,
         dropout: Option<Seed>,
-    ) -> Tensor<2> {
+    ) -> Result<Tensor<2>> {
         let rows = plan.expanded();
         let [n_tokens, _] = tokens.dims();
         let dispatch = Dispatch::new(self.own(rows.offsets()), rows.tokens(), n_tokens);
@@ -171,7 +226,7 @@ impl Experts {
         plan: &SparsePlan,
         choices: usize,
         dropout: Option<Seed>,
-    ) -> Vec<Tensor<2>> {
+    ) -> Result<Vec<Tensor<2>>> {
         let rows = plan.expanded();
         let [n_tokens, _] = tokens.dims();
         let of_choice = |choice: usize| {
@@ -182,6 +237,7 @@ impl Experts {
             let of_tokens: Vec<u32> = kept.iter().map(|row| rows.tokens()[*row]).collect();
             let dispatch = Dispatch::new(offsets, of_tokens, n_tokens);
             let index: Vec<i32> = kept.iter().map(|row| *row as i32).collect();
+            transfer::brought(&index);
             let index = Tensor::<1, Int>::from_data(index.as_slice(), &tokens.device());
             let weights = rows.weights().clone().select(0, index);
             let dropout = dropout.map(|seed| seed.named("choice").numbered(choice as u64));
@@ -202,9 +258,31 @@ impl Experts {
         weights: Tensor<1>,
         dispatch: &Dispatch,
         dropout: Option<Seed>,
+    ) -> Result<Tensor<2>> {
+        let dropout = self.config.mlp.dropout_in(dropout);
+        match &self.spread {
+            None => Ok(self.run_own(tokens, weights, dispatch, dropout)),
+            Some(spread) => spread.run(
+                tokens,
+                weights,
+                dispatch,
+                dropout,
+                |tokens, weights, dispatch, dropout| {
+                    self.run_own(tokens, weights, dispatch, dropout)
+                },
+            ),
+        }
+    }
+
+    /// Those that are here.
+    fn run_own(
+        &self,
+        tokens: Tensor<2>,
+        weights: Tensor<1>,
+        dispatch: &Dispatch,
+        dropout: Option<Dropout>,
     ) -> Tensor<2> {
         let MlpConfig { activation, .. } = self.config.mlp;
-        let dropout = self.config.mlp.dropout_in(dropout);
         expert_mlp(tokens, weights, self.parameters(), dispatch, activation, dropout)
     }
 
@@ -217,24 +295,43 @@ impl Experts {
         tokens: Tensor<2>,
         plan: &SoftPlan,
         dropout: Option<Seed>,
-    ) -> Tensor<2> {
+    ) -> Result<Tensor<2>> {
         let [rows, width] = tokens.dims();
         let groups = plan.n_groups();
-        let parameters = self.of(plan.experts());
         // The plan's columns are those of the experts that are left.
         let column = |expert: &usize| plan.experts().iter().position(|other| other == expert);
         let columns = |experts: &Vec<usize>| experts.iter().filter_map(column).collect::<Vec<_>>();
         let run: Option<Vec<Vec<usize>>> = plan.run().map(|run| run.iter().map(columns).collect());
-        let output = soft_moe(
-            tokens.reshape([groups, rows / groups, width]),
-            plan.dispatch().clone(),
-            plan.combine().clone(),
-            parameters,
-            run.as_deref(),
-            self.config.mlp.activation,
-            self.config.mlp.dropout_in(dropout),
-        );
-        output.reshape([rows, width])
+        let tokens = tokens.reshape([groups, rows / groups, width]);
+        let tables = (plan.dispatch().clone(), plan.combine().clone());
+        let output = match &self.spread {
+            None => soft_moe(
+                tokens,
+                tables.0,
+                tables.1,
+                self.of(plan.experts()),
+                run.as_deref(),
+                self.config.mlp.activation,
+                self.config.mlp.dropout_in(dropout),
+            ),
+            // Slots are the rows that travel.
+            Some(_) => {
+                let columns = plan.experts().len();
+                soft_moe_by(tokens, tables, columns, run.as_deref(), |slots, weights, routes| {
+                    let routes = self.with_those_left_out(routes, plan.experts());
+                    self.run(slots, weights, &routes, dropout)
+                })?
+            }
+        };
+        Ok(output.reshape([rows, width]))
+    }
+
+    /// Routes to some experts as routes to all that are there.
+    fn with_those_left_out(&self, routes: &Dispatch, experts: &[usize]) -> Dispatch {
+        let before = |expert: &usize| experts.partition_point(|other| other < expert);
+        let starts = self.config.experts.iter().map(|expert| routes.offsets()[before(expert)]);
+        let offsets: Vec<usize> = starts.chain(routes.offsets().last().copied()).collect();
+        Dispatch::new(offsets, routes.tokens(), routes.n_tokens())
     }
 
     /// The parameters of some experts.
@@ -245,6 +342,7 @@ impl Experts {
         }
         let row = |expert: &usize| self.config.experts.binary_search(expert).ok();
         let index: Vec<i32> = experts.iter().filter_map(row).map(|row| row as i32).collect();
+        transfer::brought(&index);
         let index = Tensor::from_data(index.as_slice(), &all.up.device());
         ExpertParameters {
             up: all.up.select(0, index.clone()),
@@ -253,4 +351,21 @@ impl Experts {
             down_bias: all.down_bias.select(0, index),
         }
     }
+}
+
+/// Some of a parameter's first axis. Values that were not drawn yet are 0: another rank has them.
+fn part<const R: usize>(param: Param<Tensor<R>>, own: &Range<usize>) -> Param<Tensor<R>> {
+    let (id, device) = (param.id, param.lazy_device());
+    let mut shape: [usize; R] = param.lazy_shape().dims();
+    let size: usize = shape[1..].iter().product();
+    shape[0] = own.len();
+    if !param.is_initialized() {
+        let zeros = move |device: &Device, grad: bool| {
+            Tensor::<R>::zeros(shape, device).set_require_grad(grad)
+        };
+        return Param::uninitialized(id, zeros, device, true, Shape::from(shape));
+    }
+    let all: Vec<f32> = param.val().detach().try_into_vec_as().expect("parameters are floats");
+    let values = all[own.start * size..own.end * size].to_vec();
+    param.transform_for_load(Tensor::from_data(TensorData::new(values, shape), &device), id)
 }

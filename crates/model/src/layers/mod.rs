@@ -8,6 +8,7 @@ mod experts;
 mod init;
 mod moe_layer;
 mod norm;
+mod spread;
 
 pub use attention::Attention;
 pub(crate) use attention::{attention_to_present, per_head_norm};
@@ -19,3 +20,4 @@ pub use experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
 pub(crate) use init::{constant, normal, xavier};
 pub use moe_layer::{MoeLayer, MoeLayerConfig, MoeOutput};
 pub use norm::{LAYER_NORM_EPSILON, Norm};
+pub use spread::ExpertGroup;

@@ -4,10 +4,11 @@ use burn::{
     module::Module,
     tensor::{Device, IndexingUpdateOp, Int, Tensor},
 };
-use omma_routing::{Context, Plan, Result, Router, RouterConfig, Routing, RoutingError, Seed};
+use omma_base::transfer;
+use omma_routing::{Context, Plan, Router, RouterConfig, Routing, RoutingError, Seed};
 
 use super::experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
-use crate::config::ExpertStart;
+use crate::{config::ExpertStart, error::Result};
 
 /// A router and the experts behind it.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +75,7 @@ impl MoeLayer {
     ) -> Result<MoeOutput> {
         if let Some((rows, layout)) = context.layout.present() {
             let rows: Vec<i32> = rows.into_iter().map(|row| row as i32).collect();
+            transfer::brought(&rows);
             let rows = Tensor::<1, Int>::from_data(rows.as_slice(), &tokens.device());
             let context = Context { layout, ..context.clone() };
             let present =
@@ -84,8 +86,8 @@ impl MoeLayer {
         }
         let routing = self.router.route(tokens.clone(), context)?;
         let output = match &routing.plan {
-            Plan::Sparse(plan) => self.experts.forward_sparse(tokens.clone(), plan, dropout),
-            Plan::Soft(plan) => self.experts.forward_soft(tokens.clone(), plan, dropout),
+            Plan::Sparse(plan) => self.experts.forward_sparse(tokens.clone(), plan, dropout)?,
+            Plan::Soft(plan) => self.experts.forward_soft(tokens.clone(), plan, dropout)?,
         };
         let output = match self.shared_output(tokens, dropout) {
             Some(shared) => output + shared,
@@ -108,9 +110,9 @@ impl MoeLayer {
         let routing = self.router.route(tokens.clone(), context)?;
         let Plan::Sparse(plan) = &routing.plan else {
             let (left, right) = ("separate contributions", "soft routing");
-            return Err(RoutingError::Incompatible { left, right });
+            return Err(RoutingError::Incompatible { left, right }.into());
         };
-        let outputs = self.experts.forward_choices(tokens.clone(), plan, choices, dropout);
+        let outputs = self.experts.forward_choices(tokens.clone(), plan, choices, dropout)?;
         let outputs = match self.shared_output(tokens, dropout) {
             Some(shared) => outputs.into_iter().map(|output| output + shared.clone()).collect(),
             None => outputs,

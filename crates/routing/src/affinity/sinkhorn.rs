@@ -1,6 +1,7 @@
 //! Entropy-regularised optimal transport by Sinkhorn's algorithm (paper 001 eq. 8).
 
 use burn::tensor::{Tensor, TensorData};
+use omma_base::transfer;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -253,6 +254,7 @@ impl SinkhornPlan {
         let (tokens, experts) = (self.token_potential.len(), self.expert_potential.len());
         let marginal = tokens as f64 / experts as f64;
         let constant = |values: Vec<f32>, shape: [usize; 2]| {
+            transfer::brought(&values);
             Tensor::<2>::from_data(TensorData::new(values, shape), &device)
         };
         let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<_>>();

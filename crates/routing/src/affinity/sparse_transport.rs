@@ -1,6 +1,7 @@
 //! Sparsity-constrained optimal transport (paper 001 eq. 9; Liu et al., arXiv:2209.15466).
 
 use burn::tensor::{Tensor, TensorData};
+use omma_base::transfer;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -204,6 +205,7 @@ impl SparseTransportPlan {
             SparseSide::Tokens => 1,
         };
         let device = gates.device();
+        transfer::brought(&self.plan);
         let plan = Tensor::from_data(TensorData::new(self.plan.clone(), self.shape), &device);
         let support = plan.clone().greater_elem(0.0).float();
         let count = support.clone().sum_dim(along).clamp_min(1.0);

@@ -25,6 +25,7 @@ pub use terms::{AuxiliaryLosses, Loss, LossTerm, LossValue};
 pub use z::z_loss;
 
 use burn::tensor::{Int, Tensor, TensorData};
+use omma_base::transfer;
 
 use crate::allocation::top_columns;
 
@@ -46,10 +47,12 @@ fn squared_variation(values: Tensor<3>) -> Tensor<1> {
 fn best_experts(values: &Tensor<3>, k: usize) -> Tensor<3, Int> {
     let [groups, size, experts] = values.dims();
     let host: Vec<f32> = values.clone().try_into_vec_as().expect("logits are floats");
+    transfer::fetched(&host);
     let mut best = vec![0; groups * size * k];
     for (best, row) in best.chunks_exact_mut(k).zip(host.chunks_exact(experts)) {
         top_columns(row, None, best);
     }
     let best: Vec<i32> = best.into_iter().map(|expert| expert as i32).collect();
+    transfer::brought(&best);
     Tensor::from_data(TensorData::new(best, [groups, size, k]), &values.device())
 }

@@ -1,6 +1,7 @@
 //! Soft plans: dispatch and combine matrices.
 
 use burn::tensor::{Tensor, TensorData};
+use omma_base::transfer;
 
 use crate::definition::RoutingTensors;
 
@@ -38,6 +39,7 @@ impl SoftPlan {
             }
         }
         let options = (&self.dispatch.device(), self.dispatch.dtype());
+        transfer::brought(&mask);
         let mask = TensorData::new(mask, [columns.len(), 1, live * slots]);
         let mask = Tensor::<3>::from_data(mask, options);
         let named = |columns: &Vec<usize>| columns.iter().map(|c| self.experts[*c]).collect();

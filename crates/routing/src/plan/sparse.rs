@@ -3,6 +3,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use omma_base::transfer;
 
 use crate::{
     allocation::{Assignments, Decisions},
@@ -55,8 +56,7 @@ impl SparsePlan {
 
     /// Every token's weights divided by their sum.
     pub(crate) fn with_normalised_weights(self) -> Self {
-        let index: Vec<i32> = self.tokens.iter().map(|token| *token as i32).collect();
-        let index = Tensor::<1, Int>::from_data(index.as_slice(), &self.weights.device());
+        let index = indices(&self.tokens, &self.weights.device());
         let zeros =
             Tensor::zeros([self.n_tokens()], (&self.weights.device(), self.weights.dtype()));
         let sums =
@@ -272,5 +272,6 @@ impl SparsePlan {
 pub(crate) fn indices(values: &[u32], device: &Device) -> Tensor<1, Int> {
     let values: Vec<i32> = values.iter().map(|value| *value as i32).collect();
     let length = values.len();
+    transfer::brought(&values);
     Tensor::from_data(TensorData::new(values, [length]), device)
 }

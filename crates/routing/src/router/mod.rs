@@ -10,7 +10,7 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Tensor, TensorData},
 };
-use omma_base::Seed;
+use omma_base::{Seed, transfer};
 use rand::RngExt;
 use rand_distr::StandardNormal;
 
@@ -169,7 +169,21 @@ impl Router {
 
 /// The values of a tensor, on the host.
 fn host<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
-    tensor.clone().try_into_vec_as().expect("a tensor of floats can be read")
+    let values: Vec<f32> =
+        tensor.clone().try_into_vec_as().expect("a tensor of floats can be read");
+    transfer::fetched(&values);
+    values
+}
+
+/// Whether a device has found all values finite, by one number that leaves it. On the CPU values are looked at where
+/// they are, and nothing is said here.
+fn is_finite_on_device(values: &Tensor<2>) -> bool {
+    if values.device() == Device::flex() {
+        return false;
+    }
+    let sum: f32 = values.clone().abs().sum().into_scalar();
+    transfer::fetched(&[sum]);
+    sum.is_finite()
 }
 
 /// Fails on the first value that is not finite, naming the token and the expert that the value's row

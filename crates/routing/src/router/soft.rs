@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Tensor};
 
-use super::{Context, Router, Routing, check_finite, host};
+use super::{Context, Router, Routing, check_finite, host, is_finite_on_device};
 use crate::{
     allocation::Soft,
     error::{Result, RoutingError},
@@ -36,7 +36,10 @@ impl Router {
         let [_, columns] = logits.dims();
         let logits = if logits.dtype() == DType::F32 { logits } else { logits.cast(DType::F32) };
         let slotted = config.slotted()?;
-        check_finite(&host(&logits), columns, |row| row, |column| slotted[column / soft.slots])?;
+        if !is_finite_on_device(&logits) {
+            let expert = |column: usize| slotted[column / soft.slots];
+            check_finite(&host(&logits), columns, |row| row, expert)?;
+        }
 
         let alive = config.pruning.alive(config.experts)?;
         let (places, experts): (Vec<usize>, Vec<usize>) =

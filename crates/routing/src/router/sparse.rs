@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::{DType, Tensor, TensorData, activation::softmax};
+use omma_base::transfer;
 use rand::RngExt;
 use rand_distr::StandardNormal;
 use rayon::prelude::*;
@@ -123,6 +124,7 @@ impl Router {
                 }
             }
         });
+        transfer::brought(&noise);
         Tensor::from_data(TensorData::new(noise, [rows, columns]), &like.device())
     }
 

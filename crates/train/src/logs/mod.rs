@@ -43,6 +43,9 @@ pub struct TrainRecord {
     /// What several ranks had to say to each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication: Option<CommunicationRecord>,
+    /// What crossed between memory and a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<TransferRecord>,
     /// Every layer with experts.
     pub routing: Vec<LayerHealth>,
 }
@@ -56,6 +59,31 @@ pub struct CommunicationRecord {
     pub bytes: f64,
     /// Seconds per step until everything was there, waiting for slower ranks included.
     pub seconds: f64,
+    /// What of that is about experts on several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertTrafficRecord>,
+}
+
+/// Rows that go to experts on other ranks, and back, forwards and backwards; the rest of a step's bytes are sums.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ExpertTrafficRecord {
+    /// Ranks that have all experts between them.
+    pub ranks: usize,
+    /// Bytes that a rank sent to others per step.
+    pub bytes: f64,
+    /// Seconds per step until everything was there.
+    pub seconds: f64,
+    /// The busiest rank's rows relative to the mean of all, in the layer where that is most.
+    pub peak_load: f64,
+}
+
+/// What a step moves between memory and the device that it computes on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TransferRecord {
+    /// Bytes per step to the device.
+    pub to_device: f64,
+    /// Bytes per step from it.
+    pub from_device: f64,
 }
 
 /// An evaluation on held-out images.
@@ -87,6 +115,17 @@ pub struct StretchRecord {
     pub changes: Vec<String>,
 }
 
+/// Where a run goes on on another device than before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRecord {
+    /// Steps taken before it.
+    pub step: u64,
+    /// Where it goes on.
+    pub device: String,
+    /// Where it was trained before.
+    pub before: String,
+}
+
 /// A line of `metrics.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -97,6 +136,8 @@ pub enum Record {
     Evaluation(EvaluationRecord),
     /// The beginning of a new stretch.
     Stretch(StretchRecord),
+    /// Another device.
+    Device(DeviceRecord),
 }
 
 impl Record {
@@ -105,6 +146,7 @@ impl Record {
             Self::Train(record) => record.step,
             Self::Evaluation(record) => record.step,
             Self::Stretch(record) => record.step,
+            Self::Device(record) => record.step,
         }
     }
 
@@ -122,6 +164,13 @@ impl Record {
                 ];
                 if let Some(communication) = &record.communication {
                     all.push(own("train/communication_seconds", communication.seconds));
+                    if let Some(experts) = &communication.experts {
+                        all.push(own("train/expert_rank_peak_load", experts.peak_load));
+                    }
+                }
+                if let Some(transfer) = &record.transfer {
+                    all.push(own("train/bytes_to_device", transfer.to_device));
+                    all.push(own("train/bytes_from_device", transfer.from_device));
                 }
                 let score = |(key, value)| (format!("train/{key}"), value);
                 all.extend(record.scores.iter().map(score));
@@ -146,7 +195,7 @@ impl Record {
                 let score = |(key, value)| (format!("validation/{key}"), value);
                 record.scores.iter().map(score).collect()
             }
-            Self::Stretch(_) => Vec::new(),
+            Self::Stretch(_) | Self::Device(_) => Vec::new(),
         }
     }
 }
@@ -181,7 +230,7 @@ impl Logs {
                 Ok(record) if Record::step(&record) > step => continue,
                 Ok(Record::Evaluation(record)) => summary.push(record),
                 Ok(Record::Stretch(_)) => stretch = line.to_vec(),
-                Ok(Record::Train(_)) => {}
+                Ok(Record::Train(_) | Record::Device(_)) => {}
                 Err(_) => unreadable += 1,
             }
             kept.extend_from_slice(line);

@@ -1,7 +1,9 @@
 //! Adafactor: the second moment of a matrix kept as its rows' and its columns' means (Shazeer and
 //! Stern 2018).
 
-use super::{Rule, Step, sums::rms};
+use burn::tensor::Tensor;
+
+use super::{Rule, Step, on_device, sums::rms};
 
 const EPSILON: f32 = 1e-30;
 /// Decay of the second moment is `1 - t^-0.8`.
@@ -25,6 +27,11 @@ impl Adafactor {
         let momentum = Some(momentum as f32);
         Self { factor_from, longest_decay: 0.999, momentum, clipped_and_scaled: false }
     }
+
+    /// The decay of the second moment at a step.
+    fn decay_at(&self, number: u64) -> f32 {
+        (1.0 - (number as f64).powf(DECAY_POWER)).min(self.longest_decay) as f32
+    }
 }
 
 impl Rule for Adafactor {
@@ -38,6 +45,20 @@ impl Rule for Adafactor {
         sizes
     }
 
+    /// Where neither the RMS of all is asked for nor means over the first axis.
+    fn takes_parts(&self, shape: &[usize], parts: &[usize]) -> bool {
+        let kept = |first: usize| {
+            let shape: Vec<usize> =
+                std::iter::once(first).chain(shape.iter().skip(1).copied()).collect();
+            Factors::of(&shape, self.factor_from).map(|factors| (factors.row, factors.column))
+        };
+        let stride = shape.iter().skip(1).product::<usize>();
+        let along = |(_, step): (usize, usize)| step == stride && shape.len() > 1;
+        let whole = kept(shape.first().copied().unwrap_or(1));
+        let crosses = whole.is_some_and(|(row, column)| along(row) || along(column));
+        !self.clipped_and_scaled && !crosses && parts.iter().all(|first| kept(*first) == whole)
+    }
+
     fn update(
         &self,
         step: Step<'_>,
@@ -45,7 +66,7 @@ impl Rule for Adafactor {
         gradient: &[f32],
         memory: &mut [Vec<f32>],
     ) {
-        let decay = (1.0 - (step.number as f64).powf(DECAY_POWER)).min(self.longest_decay) as f32;
+        let decay = self.decay_at(step.number);
         let (mut update, trace) = match Factors::of(step.shape, self.factor_from) {
             Some(factors) => {
                 let [rows, columns, trace @ ..] = memory else { return };
@@ -73,6 +94,98 @@ impl Rule for Adafactor {
         let (rate, decay) = (rate as f32, (step.rate * step.decay) as f32);
         values.iter_mut().zip(update).for_each(|(p, u)| *p -= rate * u + decay * *p);
     }
+
+    fn update_on_device(
+        &self,
+        step: Step<'_>,
+        values: Tensor<1>,
+        gradient: Tensor<1>,
+        memory: &mut [Tensor<1>],
+    ) -> Tensor<1> {
+        let decay = self.decay_at(step.number);
+        let (mut update, trace) = match Axes::of(step.shape, self.factor_from) {
+            Some(axes) => {
+                let [rows, columns, trace @ ..] = memory else { unreachable!("two factors") };
+                (axes.scale_on_device(step.shape, gradient, (rows, columns), decay), trace)
+            }
+            None => {
+                let [squares, trace @ ..] = memory else { unreachable!("a second moment") };
+                let square = gradient.clone().square() + EPSILON;
+                *squares = squares.clone() * decay + square * (1.0 - decay);
+                (gradient / squares.clone().sqrt(), trace)
+            }
+        };
+        if self.clipped_and_scaled {
+            let own = on_device::rms(values.clone()).clamp_min(1e-3);
+            let other = on_device::rms(update.clone()).clamp_min(1.0);
+            update = update * (own / other);
+        }
+        if let (Some(momentum), [trace]) = (self.momentum, trace) {
+            *trace = trace.clone() * momentum + update * (1.0 - momentum);
+            update = trace.clone();
+        }
+        let (rate, decay) = (step.rate as f32, (step.rate * step.decay) as f32);
+        values.clone() - (update * rate + values * decay)
+    }
+}
+
+/// The axes of a tensor that is seen as a stack of matrices over its two largest ones.
+struct Axes {
+    /// The second largest, whose means over the largest are the rows.
+    row: usize,
+    /// The largest.
+    column: usize,
+    /// Those of the stack, in order.
+    stack: Vec<usize>,
+}
+
+/// No parameter has more axes.
+const MOST_AXES: usize = 6;
+
+impl Axes {
+    fn of(shape: &[usize], smallest: usize) -> Option<Self> {
+        let mut stack: Vec<usize> = (0..shape.len()).collect();
+        stack.sort_by_key(|axis| shape[*axis]);
+        let column = stack.pop()?;
+        let row = stack.pop().filter(|row| shape[*row] >= smallest)?;
+        stack.sort_unstable();
+        Some(Self { row, column, stack })
+    }
+
+    /// [`Factors::scale`] on a device.
+    fn scale_on_device(
+        &self,
+        shape: &[usize],
+        gradient: Tensor<1>,
+        (rows, columns): (&mut Tensor<1>, &mut Tensor<1>),
+        decay: f32,
+    ) -> Tensor<1> {
+        // As many axes of length 1 in front as there are too few.
+        let more = MOST_AXES - shape.len();
+        let whole: [usize; MOST_AXES] =
+            std::array::from_fn(|axis| if axis < more { 1 } else { shape[axis - more] });
+        let own = self.stack.iter().chain([&self.row, &self.column]).map(|axis| axis + more);
+        let order: Vec<usize> = (0..more).chain(own).collect();
+        let order: [usize; MOST_AXES] = order.try_into().expect("every axis once");
+        let back = order.map(|axis| axis as isize);
+        let mut inverse = [0; MOST_AXES];
+        order.iter().enumerate().for_each(|(place, axis)| inverse[*axis] = place as isize);
+        let (height, width) = (shape[self.row], shape[self.column]);
+        let stack = self.stack.iter().map(|axis| shape[*axis]).product::<usize>();
+
+        let gradient = gradient.reshape(whole).permute(back).reshape([stack, height, width]);
+        let squares = gradient.clone().square() + EPSILON;
+        let follow = |means: &Tensor<1>, new: Tensor<3>| {
+            means.clone() * decay + new.reshape([-1]) * (1.0 - decay)
+        };
+        *rows = follow(rows, squares.clone().mean_dim(2));
+        *columns = follow(columns, squares.mean_dim(1));
+        let of_rows: Tensor<3> = rows.clone().reshape([stack, height, 1]);
+        let of_columns: Tensor<3> = columns.clone().reshape([stack, 1, width]);
+        let row_factor = (of_rows.clone() / of_rows.mean_dim(1)).sqrt().recip();
+        let update = gradient * row_factor * of_columns.sqrt().recip();
+        update.reshape(order.map(|axis| whole[axis])).permute(inverse).reshape([-1])
+    }
 }
 
 /// A tensor seen as a stack of matrices over its two largest axes.
@@ -87,14 +200,10 @@ struct Factors {
 
 impl Factors {
     fn of(shape: &[usize], smallest: usize) -> Option<Self> {
-        let mut axes: Vec<usize> = (0..shape.len()).collect();
-        axes.sort_by_key(|axis| shape[*axis]);
-        let column = axes.pop()?;
-        let row = axes.pop().filter(|row| shape[*row] >= smallest)?;
+        let Axes { row, column, stack } = Axes::of(shape, smallest)?;
         let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>();
         let mut bases = vec![0];
-        axes.sort_unstable();
-        for axis in axes {
+        for axis in stack {
             let step = stride(axis);
             let places =
                 |base: &usize| (0..shape[axis]).map(|i| i * step).map(|i| i + *base).collect();

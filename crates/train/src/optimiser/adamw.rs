@@ -1,5 +1,7 @@
 //! AdamW: Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 
+use burn::tensor::Tensor;
+
 use super::{Rule, Step, sums::in_parts};
 
 pub(super) struct AdamW {
@@ -29,6 +31,19 @@ impl Rule for AdamW {
                 *p -= rate * (moments.follow(m, v, *g) + decay * *p);
             }
         });
+    }
+
+    fn update_on_device(
+        &self,
+        step: Step<'_>,
+        values: Tensor<1>,
+        gradient: Tensor<1>,
+        memory: &mut [Tensor<1>],
+    ) -> Tensor<1> {
+        let moments = Moments::at(self.beta1, self.beta2, self.epsilon, step.number);
+        let (rate, decay) = (step.rate as f32, step.decay as f32);
+        let direction = moments.follow_on_device(memory, gradient);
+        values.clone() - (direction + values * decay) * rate
     }
 }
 
@@ -60,5 +75,13 @@ impl Moments {
         *m = self.beta1 * *m + (1.0 - self.beta1) * g;
         *v = self.beta2 * *v + (1.0 - self.beta2) * g * g;
         (*m * self.first) / ((*v * self.second).sqrt() + self.epsilon)
+    }
+
+    /// The same on a device, where `memory` is both moments.
+    pub(super) fn follow_on_device(&self, memory: &mut [Tensor<1>], g: Tensor<1>) -> Tensor<1> {
+        let [m, v] = memory else { unreachable!("two moments are remembered") };
+        *m = m.clone() * self.beta1 + g.clone() * (1.0 - self.beta1);
+        *v = v.clone() * self.beta2 + g.clone() * (1.0 - self.beta2) * g;
+        (m.clone() * self.first) / ((v.clone() * self.second).sqrt() + self.epsilon)
     }
 }

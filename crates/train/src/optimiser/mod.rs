@@ -1,5 +1,6 @@
 //! Optimisers, written over plain slices: one pass per parameter, the same bits for any number of
-//! threads.
+//! threads. Beside that every rule has a second form of plain Burn operations, for parameters that stay on a
+//! device; tests hold it to the first.
 //!
 //! | file | rule |
 //! |---|---|
@@ -8,6 +9,7 @@
 //! | `adafactor.rs` | Adafactor, as optax and as big_vision have it |
 //! | `lamb.rs` | LAMB |
 //! | `clip.rs` | clipping by the global norm |
+//! | `on_device.rs` | all of it for parameters and memories that stay on a device |
 //! | `groups.rs` | which parameters decay, and how fast each layer learns |
 //! | `schedule.rs` | how the learning rate goes up and down |
 
@@ -16,17 +18,24 @@ mod adamw;
 mod clip;
 mod groups;
 mod lamb;
+mod on_device;
 mod schedule;
 mod sgd;
 mod sums;
 
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use self::{adafactor::Adafactor, adamw::AdamW, lamb::Lamb, sgd::Sgd};
+pub(crate) use self::{clip::clip, sums::sum_of_squares};
 pub use self::{
     clip::clip_global_norm,
     groups::Group,
     schedule::{Schedule, ScheduleKind},
+};
+pub(crate) use self::{
+    clip::global_norm,
+    on_device::{DeviceMemories, read, row},
 };
 
 /// Which rule.
@@ -105,8 +114,25 @@ trait Rule: Send + Sync {
     /// Sizes of what it remembers about a parameter.
     fn memory(&self, shape: &[usize]) -> Vec<usize>;
 
+    /// Whether it makes the same of parts of a parameter, cut along the first axis, as of the whole: then what it
+    /// remembers of the whole is what it remembers of its parts, one after the other.
+    ///
+    /// - `parts`: lengths of the first axis that a part may have
+    fn takes_parts(&self, _shape: &[usize], _parts: &[usize]) -> bool {
+        true
+    }
+
     /// Moves a parameter.
     fn update(&self, step: Step<'_>, values: &mut [f32], gradient: &[f32], memory: &mut [Vec<f32>]);
+
+    /// The same on a device: where a parameter goes. Everything lies in one row, as on the host.
+    fn update_on_device(
+        &self,
+        step: Step<'_>,
+        values: Tensor<1>,
+        gradient: Tensor<1>,
+        memory: &mut [Tensor<1>],
+    ) -> Tensor<1>;
 }
 
 /// A parameter's name and shape, and what its rule remembers.
@@ -194,14 +220,22 @@ impl Optimiser {
         self.steps += 1;
         for ((memory, values), gradient) in self.memories.iter_mut().zip(values).zip(gradients) {
             let Memory { shape, group, vectors, .. } = memory;
-            let decay = if group.decays { self.config.weight_decay } else { 0.0 };
-            let step = Step { number: self.steps, rate: rate * group.rate, decay, shape };
+            let step = self.config.step_of(self.steps, rate, shape, group);
             self.rule.update(step, values, gradient, vectors);
         }
     }
 }
 
 impl OptimiserConfig {
+    /// Whether a parameter may be cut along its first axis, about evenly over so many ranks, without a difference.
+    pub(crate) fn takes_parts(&self, shape: &[usize], ranks: usize) -> bool {
+        let whole = shape.first().copied().unwrap_or(0);
+        // Where there are fewer ranks than were asked for, parts are larger.
+        let parts: Vec<usize> =
+            (1..=ranks).flat_map(|ranks| [whole / ranks, whole.div_ceil(ranks)]).collect();
+        self.rule().takes_parts(shape, &parts)
+    }
+
     /// Numbers that are remembered of every parameter, about.
     pub(crate) fn vectors_per_parameter(&self) -> u64 {
         match self.kind {
@@ -209,6 +243,12 @@ impl OptimiserConfig {
             OptimiserKind::Sgd | OptimiserKind::BigVisionAdafactor => 1,
             OptimiserKind::Adafactor => 0,
         }
+    }
+
+    /// What a rule is told about step `number` of a parameter.
+    fn step_of<'a>(&self, number: u64, rate: f64, shape: &'a [usize], group: &Group) -> Step<'a> {
+        let decay = if group.decays { self.weight_decay } else { 0.0 };
+        Step { number, rate: rate * group.rate, decay, shape }
     }
 
     fn rule(&self) -> Box<dyn Rule> {

@@ -1,5 +1,7 @@
 //! Stochastic gradient descent with momentum.
 
+use burn::tensor::Tensor;
+
 use super::{Rule, Step, sums::in_parts};
 
 pub(super) struct Sgd {
@@ -28,5 +30,18 @@ impl Rule for Sgd {
                 *p -= rate * (*t + decay * *p);
             }
         });
+    }
+
+    fn update_on_device(
+        &self,
+        step: Step<'_>,
+        values: Tensor<1>,
+        gradient: Tensor<1>,
+        memory: &mut [Tensor<1>],
+    ) -> Tensor<1> {
+        let [trace] = memory else { unreachable!("one trace is remembered") };
+        let (rate, decay) = (step.rate as f32, step.decay as f32);
+        *trace = gradient + trace.clone() * self.momentum as f32;
+        values.clone() - (trace.clone() + values * decay) * rate
     }
 }

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 const PART: usize = 1 << 14;
 
 /// `Σ x²`.
-pub(super) fn sum_of_squares(values: &[f32]) -> f64 {
+pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
     let part = |part: &[f32]| part.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
     let parts: Vec<f64> = values.par_chunks(PART).map(part).collect();
     parts.iter().sum()

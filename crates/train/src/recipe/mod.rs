@@ -192,6 +192,9 @@ pub struct TrainRecipe {
     /// Parts of those that are computed side by side, each on its own threads and with its own routing,
     /// as on so many devices.
     pub shards: usize,
+    /// Ranks that the experts of every layer are spread over, at most, each with some of them and what the optimiser
+    /// remembers of these; 1 for all experts on every rank.
+    pub expert_parallel: usize,
     /// What does not learn, such as `["embed", "0-9"]`: no gradients, nothing remembered, and run as in
     /// predictions where nothing below it learns.
     pub freeze: Freeze,
@@ -228,6 +231,7 @@ impl Default for TrainRecipe {
             batch: 128,
             accumulation: 1,
             shards: 1,
+            expert_parallel: 1,
             freeze: Freeze::default(),
             label_smoothing: 0.0,
             ema: 0.0,
@@ -383,6 +387,7 @@ impl Recipe {
                 train.parts()
             )));
         }
+        self.check_expert_parallel()?;
         if ![1, 3].contains(&self.model.image.channels) {
             return Err(recipe_error(format!(
                 "images have 3 channels here, or their mean alone, and the model takes {}",
@@ -416,6 +421,44 @@ impl Recipe {
                     .to_owned(),
             )),
             () => Ok(()),
+        }
+    }
+
+    /// Experts can be spread where each learns by itself.
+    fn check_expert_parallel(&self) -> Result<()> {
+        let ranks = self.train.expert_parallel;
+        let fault = |why: String| {
+            let (key, value) = ("train.expert_parallel".to_owned(), ranks.to_string());
+            Err(TrainError::BadSetting { key, value, why })
+        };
+        if ranks <= 1 {
+            return Ok(());
+        }
+        if self.data.cache {
+            return fault("what data.cache keeps is made by one rank with all experts".to_owned());
+        }
+        let texts = self.model.text.as_ref().and_then(|text| text.tower.as_ref());
+        let encoders = [Some(&self.model.encoder), texts].into_iter().flatten();
+        let layers = encoders.filter_map(|encoder| Some((encoder, encoder.moe.as_ref()?)));
+        match layers.clone().map(|(_, moe)| moe.router.experts).min() {
+            None => return fault("the model has no experts".to_owned()),
+            Some(experts) if experts < ranks => {
+                return fault(format!("a layer has {experts} experts"));
+            }
+            Some(_) => {}
+        }
+        let mut shapes = layers.flat_map(|(encoder, moe)| {
+            let (width, hidden) = (encoder.width, moe.hidden.unwrap_or(encoder.mlp));
+            let of_expert = [vec![width, hidden], vec![hidden], vec![hidden, width], vec![width]];
+            of_expert.map(|shape| [vec![moe.router.experts], shape].concat())
+        });
+        let together = shapes.any(|shape| !self.optimiser.takes_parts(&shape, ranks));
+        match together {
+            true => fault(
+                "this optimiser looks at all experts of a layer at once; adam-w and sgd look at each value by itself"
+                    .to_owned(),
+            ),
+            false => Ok(()),
         }
     }
 

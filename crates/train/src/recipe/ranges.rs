@@ -49,6 +49,7 @@ pub(super) const RANGES: &Ranges = &[
     ("train.batch", PARTS),
     ("train.accumulation", PARTS),
     ("train.shards", Range::of(1.0, 256.0)),
+    ("train.expert_parallel", Range::of(1.0, 256.0)),
     ("train.label_smoothing", BELOW_ONE),
     ("train.ema", BELOW_ONE),
     ("train.evaluate_every", MANY),

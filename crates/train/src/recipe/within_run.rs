@@ -23,6 +23,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.keep_every",
     "train.log_every",
     "train.test_share",
+    "train.expert_parallel",
     "optimiser.learning_rate",
     "data.workers",
     "data.prefetch",

@@ -7,7 +7,7 @@ use omma_report::{Bars, Figure, Lines, Page, Series};
 
 use crate::{
     error::Result,
-    logs::{EvaluationRecord, Record, StretchRecord, TrainRecord, read_records},
+    logs::{DeviceRecord, EvaluationRecord, Record, StretchRecord, TrainRecord, read_records},
     recipe::Recipe,
     resolved::Resolved,
     run::{Environment, Origin, RunFolder},
@@ -33,6 +33,8 @@ pub(crate) fn report(
                 stretches.retain(|earlier: &StretchRecord| earlier.step != record.step);
                 stretches.push(record);
             }
+            // What is said of these is in the result.
+            Record::Device(_) => {}
         }
     }
     let recipe = &resolved.recipe;
@@ -51,6 +53,10 @@ pub(crate) fn report(
     }
     for record in &stretches {
         page = page.text(&extended(run, record));
+    }
+    for DeviceRecord { step, device, before } in &result.device_changes {
+        page = page
+            .text(&format!("Trained on {before} until step {step}, and on {device} from there."));
     }
     page = page.figures(curves(outline.measures, &train, &evaluations, &stretches));
     if !result.routing.is_empty() {
@@ -213,7 +219,7 @@ fn routing(test: &[LayerHealth], train: &[TrainRecord]) -> Vec<Figure> {
 }
 
 fn about(recipe: &Recipe, outline: &Outline, result: &TrainingResult) -> Vec<Vec<String>> {
-    let environment = Environment::now();
+    let environment = Environment::now(result.device.clone());
     let millions = |count: f64| format!("{:.2} M", count / 1e6);
     let row = |name: &str, value: String| vec![name.to_owned(), value];
     vec![
@@ -232,9 +238,10 @@ fn about(recipe: &Recipe, outline: &Outline, result: &TrainingResult) -> Vec<Vec
         row(
             "made with",
             format!(
-                "omma {}{}, {} threads, {}",
+                "omma {}{}, {}, {} threads, {}",
                 environment.version,
                 environment.commit.map(|commit| format!(" ({commit})")).unwrap_or_default(),
+                environment.device,
                 environment.threads,
                 environment.processor.unwrap_or(environment.system),
             ),

@@ -124,6 +124,7 @@ mod tests {
             gradient_norm: 1.0,
             images_per_second: 1.0,
             communication: None,
+            transfer: None,
             routing: vec![layer],
         }
     }

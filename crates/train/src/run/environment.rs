@@ -1,8 +1,8 @@
 //! What a run ran on.
 
-use std::fs;
+use std::{fs, path::Path};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a run ran on.
 #[derive(Debug, Clone, Serialize)]
@@ -12,7 +12,7 @@ pub struct Environment {
     /// The commit that it was built from, where that is known.
     pub commit: Option<&'static str>,
     /// Where tensors are.
-    pub device: &'static str,
+    pub device: String,
     /// Threads.
     pub threads: usize,
     /// Processes that train together.
@@ -28,13 +28,13 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// That of this process, now.
-    pub fn now() -> Self {
+    /// That of this process, now, which computes on a device.
+    pub fn now(device: String) -> Self {
         let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             version: env!("CARGO_PKG_VERSION"),
             commit: option_env!("OMMA_COMMIT").filter(|commit| !commit.is_empty()),
-            device: "cpu",
+            device,
             threads: rayon::current_num_threads(),
             ranks: 1,
             processor: processor(),
@@ -43,6 +43,16 @@ impl Environment {
             started: started.map_or(0, |since| since.as_secs()),
         }
     }
+}
+
+/// The device that a run was trained on last, by its `environment.json`; nothing where it was not trained yet.
+pub(crate) fn last_device(file: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Device {
+        device: String,
+    }
+    let text = fs::read(file).ok()?;
+    serde_json::from_slice(&text).ok().map(|Device { device }| device)
 }
 
 fn processor() -> Option<String> {

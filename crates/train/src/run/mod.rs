@@ -38,12 +38,13 @@ use std::{
 use omma_base::files::{FolderLock, LockError, fresh_folder, remove_leftovers, write_atomically};
 use serde::Serialize;
 
+pub(crate) use self::environment::last_device;
 pub use self::{
     checkpoints::{Checkpoints, step_name},
     environment::Environment,
     identity::DataIdentity,
     origin::Origin,
-    state::{Best, Progress, Saved, State},
+    state::{Best, Held, Progress, Saved, State, Whole},
     stretches::Stretch,
 };
 use crate::{

@@ -100,6 +100,8 @@ pub struct Saved<'a> {
     pub optimiser: &'a Optimiser,
     /// The weights that are trained, if the model's are an average.
     pub raw: Option<&'a Weights>,
+    /// Who has the rest of what is here in part.
+    pub whole: &'a dyn Whole,
 }
 
 /// The state of a checkpoint: read, and found to be what it says it is.
@@ -123,38 +125,78 @@ fn raw_name(parameter: &str) -> String {
     format!("raw.{parameter}")
 }
 
-/// A vector and its name in the file.
-struct Vector(String, Vec<f32>);
+/// What a state has of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// The values that are trained, where the model's are an average.
+    Trained,
+    /// A vector that the optimiser remembers.
+    Memory(usize),
+}
 
-impl Floats for Vector {
+/// Knows the whole of what the process that saves may have a part of.
+pub trait Whole {
+    /// How long the whole is.
+    fn size(&self, parameter: &str, own: usize) -> usize;
+
+    /// The whole of what this process has.
+    fn values<'a>(&self, parameter: &str, held: Held, own: &'a [f32]) -> Cow<'a, [f32]>;
+}
+
+/// This process has everything.
+impl Whole for () {
+    fn size(&self, _: &str, own: usize) -> usize {
+        own
+    }
+
+    fn values<'a>(&self, _: &str, _: Held, own: &'a [f32]) -> Cow<'a, [f32]> {
+        Cow::Borrowed(own)
+    }
+}
+
+/// A vector and its name in the file.
+struct Vector<'a> {
+    name: String,
+    parameter: &'a str,
+    held: Held,
+    own: &'a [f32],
+    whole: &'a dyn Whole,
+}
+
+impl Floats for Vector<'_> {
     fn name(&self) -> &str {
-        &self.0
+        &self.name
     }
 
     fn shape(&self) -> Cow<'_, [usize]> {
-        Cow::Owned(vec![self.1.len()])
+        Cow::Owned(vec![self.whole.size(self.parameter, self.own.len())])
     }
 
     fn values(&self) -> Cow<'_, [f32]> {
-        Cow::Borrowed(&self.1)
+        self.whole.values(self.parameter, self.held, self.own)
     }
 }
 
 impl State {
-    /// Writes a state into a checkpoint's folder.
+    /// Writes a state into a checkpoint's folder. Every vector is read twice.
     pub fn save(folder: &Path, saved: Saved) -> Result<()> {
+        let Saved { optimiser, raw, whole, .. } = saved;
         let mut tensors: Vec<Vector> = Vec::new();
-        for memory in saved.optimiser.memories() {
-            for (number, vector) in memory.vectors.iter().enumerate() {
-                tensors.push(Vector(memory_name(&memory.name, number), vector.clone()));
+        for memory in optimiser.memories() {
+            for (number, own) in memory.vectors.iter().enumerate() {
+                let (parameter, held) = (memory.name.as_str(), Held::Memory(number));
+                let name = memory_name(parameter, number);
+                tensors.push(Vector { name, parameter, held, own, whole });
             }
         }
-        if let Some(raw) = saved.raw {
-            for (parameter, values) in raw.parameters.iter().zip(&raw.values) {
-                tensors.push(Vector(raw_name(&parameter.name), values.clone()));
+        if let Some(raw) = raw {
+            for (parameter, own) in raw.parameters.iter().zip(&raw.values) {
+                let (parameter, held) = (parameter.name.as_str(), Held::Trained);
+                tensors.push(Vector { name: raw_name(parameter), parameter, held, own, whole });
             }
         }
-        let checksum = |vector: &Vector| (vector.0.clone(), crc32fast::hash(&bytes_of(&vector.1)));
+        let checksum =
+            |vector: &Vector| (vector.name.clone(), crc32fast::hash(&bytes_of(&vector.values())));
         let checksums = tensors.iter().map(checksum).collect();
         let Saved { progress, model, recipe, data, .. } = saved;
         let (model, recipe, data) = (Some(model), Some(recipe), Some(data));

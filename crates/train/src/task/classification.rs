@@ -1,7 +1,7 @@
 //! Classification: what does the image show?
 
 use burn::tensor::{Device, Tensor, TensorData};
-use omma_base::Seed;
+use omma_base::{Seed, transfer};
 use omma_data::{Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
     Binning, Gallery, Images, System, Test, TestProtocol, linear_baseline, metrics::largest,
@@ -115,12 +115,14 @@ impl Task for Classification {
             return Err(recipe_error("a classifier learns from classes".to_owned()));
         };
         let mut labels: Vec<usize> = distribution.chunks_exact(classes).map(largest).collect();
+        transfer::brought(&distribution);
         let targets = TensorData::new(distribution, [1, labels.len(), classes]);
         let mut targets = Tensor::<3>::from_data(targets, device);
         if let (Some(config), InputTensor::Images(images)) = (&learner.config().mimo, &input) {
             let paired = pair(images.clone(), config, seed.named("mimo"));
             let chosen = paired.sources.iter().map(|rows| {
                 let rows: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
+                transfer::brought(&rows);
                 targets.clone().select(1, Tensor::from_data(rows.as_slice(), device))
             });
             targets = Tensor::cat(chosen.collect(), 0);
@@ -134,6 +136,7 @@ impl Task for Classification {
             // The first member speaks for all: this is a hint for the progress bar, not a result.
             let logits: Vec<f32> =
                 logits.slice([0..1, 0..rows]).try_into_vec_as().expect("logits are floats");
+            transfer::fetched(&logits);
             let predicted = logits.chunks_exact(classes).map(largest);
             predicted.zip(&labels).filter(|(predicted, label)| predicted == *label).count()
         };
@@ -149,9 +152,17 @@ impl Task for Classification {
 
     fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<TaskScores> {
         let (system, protocol) = self.system(model, at)?;
-        let images = Images::new(&self.data, images.clone());
+        let images = Images::new(&self.data, images.clone()).among(at.world);
         let test = Test::run(&system, &images, protocol, &mut Ear(at.stop))?;
         Ok(TaskScores::from_iter(scores(&test)))
+    }
+
+    fn help(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<()> {
+        let (system, protocol) = self.system(model, at)?;
+        let images = Images::new(&self.data, images.clone()).among(at.world);
+        let helped = images.help(&system, protocol.batch);
+        model.serve_experts()?;
+        Ok(helped?)
     }
 
     fn test(
@@ -164,8 +175,9 @@ impl Task for Classification {
         doing("testing");
         let (system, protocol) = self.system(model, at)?;
         let images = Images::new(&self.data, data.test.clone());
+        let together = images.clone().among(at.world);
         let (test, experts) =
-            Test::run_with_experts(&system, &images, protocol, &mut Ear(at.stop))?;
+            Test::run_with_experts(&system, &together, protocol, &mut Ear(at.stop))?;
         let mut all: Vec<(String, f64)> =
             scores(&test).into_iter().map(|(key, value)| (format!("test_{key}"), value)).collect();
         let fact = |name, value, note: &str| Fact { name, value, note: note.to_owned() };

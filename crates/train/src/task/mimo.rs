@@ -1,7 +1,7 @@
 //! Training batches for MIMO: which images lie beside each other.
 
 use burn::tensor::Tensor;
-use omma_base::Seed;
+use omma_base::{Seed, transfer};
 use omma_model::MimoConfig;
 use rand::{RngExt, seq::SliceRandom};
 
@@ -41,6 +41,7 @@ pub(super) fn pair(images: Tensor<4>, config: &MimoConfig, seed: Seed) -> MimoBa
     }
     let parts = sources.iter().map(|rows| {
         let index: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
+        transfer::brought(&index);
         images.clone().select(0, Tensor::from_data(index.as_slice(), &images.device()))
     });
     MimoBatch { images: Tensor::cat(parts.collect(), 3), sources }

@@ -16,6 +16,7 @@ use omma_base::Seed;
 use omma_data::{Shared, TargetKind, text::Tokenizer};
 use omma_eval::{Watcher, routing::LayerHealth};
 use omma_model::{ModelConfig, VisionTransformer};
+use omma_ranks::World;
 use omma_report::Page;
 use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
@@ -127,6 +128,12 @@ pub(crate) trait Task: Send + Sync {
     /// Judges a model, which is not on a device with gradients, on images that it has not seen.
     fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<TaskScores>;
 
+    /// Does the part of another rank than the first, which judges a model on the same images: computes some of them, or
+    /// at least with the experts that it has.
+    fn help(&self, model: &VisionTransformer, _: &Shared, _: Judging) -> Result<()> {
+        Ok(model.serve_experts()?)
+    }
+
     /// Judges a trained model by the test images, with everything that a report shows of it.
     fn test(
         &self,
@@ -169,6 +176,8 @@ pub(crate) struct Judging<'a> {
     /// Images per forward pass.
     pub(crate) batch: usize,
     pub(crate) stop: &'a Stop,
+    /// All ranks, of which the first judges.
+    pub(crate) world: &'a World,
 }
 
 /// What a training batch gives before its gradients.

@@ -1,7 +1,7 @@
 //! Segmentation: what does every pixel belong to (paper 003 §5)?
 
 use burn::tensor::Device;
-use omma_base::{Resolution, Seed};
+use omma_base::{Resolution, Seed, transfer};
 use omma_data::{IGNORED, Selection, Shared, TargetKind, Targets, augment::Mixing};
 use omma_eval::{
     Binning, Images, SegmentationProtocol, System, Windows, metrics::largest, nearby_baseline,
@@ -166,6 +166,7 @@ impl Task for Segmentation {
         let right = {
             let first = logits.clone().detach().slice([0..1, 0..rows]);
             let first: Vec<f32> = first.try_into_vec_as().expect("logits are floats");
+            transfer::fetched(&first);
             self.right_at_middles(&first, classes, &pixels)
         };
         let logits = logits.reshape([members * images, rows / images, classes]);

@@ -26,6 +26,11 @@ struct Layer {
 }
 
 impl Divergence<'_> {
+    /// Whether a step with these numbers went wrong.
+    pub(crate) fn is_one(loss: f64, gradient_norm: f64, limit: f64) -> bool {
+        !loss.is_finite() || !gradient_norm.is_finite() || loss > limit
+    }
+
     /// An error, if this step went wrong; `last_good` says what to go back to.
     pub(crate) fn check(&self, last_good: &dyn Fn() -> String) -> Result<(), TrainError> {
         let Self { step, loss, gradient_norm, limit, .. } = *self;

@@ -2,15 +2,15 @@
 
 use omma_base::memory;
 use omma_eval::routing::LayerHealth;
-use omma_model::checkpoint;
 use serde::Serialize;
 
-use super::{Observer, Stop, Trainer};
+use super::{Observer, Stop, Trainer, judging};
 use crate::{
     error::Result,
+    logs::{DeviceRecord, Record, read_records},
     report::report,
     resolved::Resolved,
-    run::{Best, Origin},
+    run::{Best, Origin, RunFolder},
     task::{Fact, TaskScores, Tested},
 };
 
@@ -31,6 +31,11 @@ pub struct TrainingResult {
     /// The checkpoint of another run that it is a cooldown of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cooldown_of: Option<Origin>,
+    /// Where its last steps were taken.
+    pub device: String,
+    /// Where it went on on another device, if it did.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_changes: Vec<DeviceRecord>,
     /// Parameters.
     pub parameters: usize,
     /// Multiply-adds per image, forwards.
@@ -63,14 +68,15 @@ impl Trainer {
     ) -> Result<TrainingResult> {
         let Resolved { recipe, task, data, .. } = &self.resolved;
         let model = self.deployed()?;
-        checkpoint::save(&model, self.run.path())?;
+        self.save_model(&model, self.run.path())?;
         // What a step needs is more than a test does, and of other sizes.
         omma_kernels::memory::give_back();
         let Tested { scores, routing, facts, sections } =
             match data.with_tests(recipe.train.test_share) {
                 Some(data) => {
                     let doing = &mut |what: &str| observer.doing(what);
-                    task.test(&model, &data, self.judging(stop), doing)?
+                    let at = judging(&self.resolved, &self.stepper.world, stop);
+                    self.helped(&model, true, || task.test(&model, &data, at, doing))?
                 }
                 None => Tested::default(),
             };
@@ -82,6 +88,8 @@ impl Trainer {
             steps: self.progress.step,
             extended_after: self.stretches.ends().collect(),
             cooldown_of: self.run.origin()?,
+            device: self.device.clone(),
+            device_changes: device_changes(&self.run)?,
             parameters: self.outline.parameters,
             multiply_adds: self.outline.multiply_adds,
             scores,
@@ -99,4 +107,12 @@ impl Trainer {
         self.run.write_json("result.json", &result)?;
         Ok(result)
     }
+}
+
+fn device_changes(run: &RunFolder) -> Result<Vec<DeviceRecord>> {
+    let change = |record| match record {
+        Record::Device(change) => Some(change),
+        _ => None,
+    };
+    Ok(read_records(run)?.into_iter().filter_map(change).collect())
 }

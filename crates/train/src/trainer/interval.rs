@@ -1,11 +1,15 @@
 //! Sums between two lines of the log.
 
+use omma_base::transfer::Transfer;
 use omma_eval::routing::LayerHealth;
-use omma_ranks::{Traffic, World};
+use omma_ranks::Traffic;
 
-use super::stepper::Taken;
+use super::{
+    experts::ExpertRanks,
+    stepper::{Stepper, Taken},
+};
 use crate::{
-    logs::{CommunicationRecord, TrainRecord},
+    logs::{CommunicationRecord, ExpertTrafficRecord, TrainRecord, TransferRecord},
     task::TaskScores,
 };
 
@@ -19,11 +23,12 @@ pub(crate) struct Interval {
     auxiliary_loss: f64,
     norm: f64,
     rate: f64,
+    transfer: Option<Transfer>,
     pub(crate) seconds: f64,
 }
 
 impl Interval {
-    pub(super) fn add(&mut self, Taken { facts, norm }: &Taken, rate: f64) {
+    pub(super) fn add(&mut self, Taken { facts, norm, transfer }: &Taken, rate: f64) {
         self.steps += 1;
         self.examples += facts.examples;
         self.scores.add(&facts.scores);
@@ -31,6 +36,9 @@ impl Interval {
         self.auxiliary_loss += facts.auxiliary_loss;
         self.norm += norm;
         self.rate = rate;
+        if let Some(transfer) = transfer {
+            self.transfer.get_or_insert_default().add(*transfer);
+        }
     }
 
     pub(crate) fn take(
@@ -38,10 +46,11 @@ impl Interval {
         step: u64,
         epoch: f64,
         routing: Vec<LayerHealth>,
-        world: &World,
+        stepper: &Stepper,
     ) -> TrainRecord {
         let sums = std::mem::take(self);
         let steps = sums.steps.max(1) as f64;
+        let communication = communication(stepper, &routing, steps);
         TrainRecord {
             step,
             epoch,
@@ -51,15 +60,47 @@ impl Interval {
             learning_rate: sums.rate,
             gradient_norm: sums.norm / steps,
             images_per_second: sums.examples as f64 / sums.seconds.max(1e-9),
-            communication: (!world.is_alone()).then(|| {
-                let Traffic { bytes, time } = world.take_traffic();
-                CommunicationRecord {
-                    ranks: world.size(),
-                    bytes: bytes as f64 / steps,
-                    seconds: time.as_secs_f64() / steps,
-                }
+            communication,
+            transfer: sums.transfer.map(|Transfer { to_device, from_device }| TransferRecord {
+                to_device: to_device as f64 / steps,
+                from_device: from_device as f64 / steps,
             }),
             routing,
         }
     }
+}
+
+/// What ranks had to say to each other in so many steps, each on average.
+fn communication(
+    stepper: &Stepper,
+    routing: &[LayerHealth],
+    steps: f64,
+) -> Option<CommunicationRecord> {
+    let (world, experts) = (&stepper.world, stepper.experts.as_ref());
+    if world.is_alone() {
+        return None;
+    }
+    let sums = world.take_traffic();
+    let [rows, of_experts] = experts.map_or_else(Default::default, ExpertRanks::take_traffic);
+    let bytes = |traffic: &[Traffic]| {
+        traffic.iter().map(|traffic| traffic.bytes as f64).sum::<f64>() / steps
+    };
+    let seconds = |traffic: &[Traffic]| {
+        traffic.iter().map(|traffic| traffic.time.as_secs_f64()).sum::<f64>() / steps
+    };
+    let loads = |experts: &ExpertRanks| {
+        let loads = routing.iter().map(|layer| experts.peak_load(&layer.load));
+        loads.fold(0.0, f64::max)
+    };
+    Some(CommunicationRecord {
+        ranks: world.size(),
+        bytes: bytes(&[sums, rows, of_experts]),
+        seconds: seconds(&[sums, rows, of_experts]),
+        experts: experts.map(|experts| ExpertTrafficRecord {
+            ranks: experts.group.size(),
+            bytes: bytes(&[rows]),
+            seconds: seconds(&[rows]),
+            peak_load: loads(experts),
+        }),
+    })
 }

@@ -10,8 +10,9 @@ use omma_ranks::World;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Trainer,
+    Average, Trainer, Weights,
     agree::agree,
+    experts::{ExpertRanks, Piece, check_device},
     stepper::{At, share},
 };
 use crate::{
@@ -28,6 +29,10 @@ pub(super) enum Order {
     Feed { step: u64 },
     /// To take a step.
     Step(At),
+    /// To help rank 0 judge the model, on the images of the test or on those that were held out.
+    Judge { test: bool },
+    /// To give rank 0 its part of something that is saved.
+    Give(Piece),
     /// To end.
     End,
 }
@@ -144,24 +149,57 @@ impl Trainer {
 
     /// The same on several ranks, which get the weights and what the optimiser remembers.
     fn among(mut self, world: World) -> Result<Self> {
-        self.stepper = agree(&world, self.stepper.among(world.clone()))?;
+        let asked = self.recipe().train.expert_parallel;
+        // First what each can find out by itself, then what ranks have to say to each other for it.
+        agree(&world, share(&world, self.recipe().train.shards).map(|_| ()))?;
+        let spread = ExpertRanks::groups(&world, asked).map(|groups| {
+            check_device(&self.resolved.device)?;
+            let model = self.stepper.model.clone().spread_over(&groups.0)?;
+            Ok::<_, TrainError>((ExpertRanks::new(&world, groups, &model), model))
+        });
+        let spread = agree(&world, spread.transpose())?;
         for value in parameter_values(&self.stepper.model) {
-            world.broadcast(&mut value.read());
+            world.broadcast(value.read());
         }
         for memory in self.stepper.optimiser.memories() {
-            memory.vectors.iter().for_each(|vector| world.broadcast(&mut vector.clone()));
+            memory.vectors.iter().for_each(|vector| _ = world.broadcast(vector.clone()));
         }
+        for values in self.average.iter().flat_map(|average| &average.values) {
+            world.broadcast(values.clone());
+        }
+        let on = match &spread {
+            Some((experts, _)) => format!(", experts on {} of them", experts.group.size()),
+            None => String::new(),
+        };
+        let experts = spread.map(|(experts, model)| {
+            let stepper = &mut self.stepper;
+            let before = std::mem::replace(
+                &mut stepper.weights,
+                Weights::learning(&model, &stepper.freezing),
+            );
+            stepper.model = model;
+            let weights = &stepper.weights;
+            stepper.optimiser =
+                experts.own_memory(&self.resolved.recipe, weights, &stepper.optimiser);
+            if let Some(Average { values, .. }) = &mut self.average {
+                for (values, parameter) in values.iter_mut().zip(&before.parameters) {
+                    *values = experts.own_part(&parameter.name, values);
+                }
+            }
+            experts
+        });
+        self.stepper = self.stepper.among(world.clone(), experts)?;
         let machines: BTreeSet<String> = world.shared(world.machine()).into_iter().collect();
         let (ranks, machines) = (world.size(), machines.len());
         self.resolved.notes.push(format!(
-            "{ranks} ranks on {machines} machine{}, {} of {} shards each; rank 0 has {} thread{}",
+            "{ranks} ranks on {machines} machine{}{on}, {} of {} shards each; rank 0 has {} thread{}",
             plural(machines),
             self.recipe().train.shards / ranks,
             self.recipe().train.shards,
             rayon::current_num_threads(),
             plural(rayon::current_num_threads())
         ));
-        let environment = Environment { ranks, ..Environment::now() };
+        let environment = Environment { ranks, ..Environment::now(self.device.clone()) };
         self.run.write_json("environment.json", &environment)?;
         Ok(self)
     }

@@ -4,7 +4,7 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor, TensorData},
 };
-use omma_base::Resolution;
+use omma_base::{Resolution, transfer};
 use omma_data::{Batch, Targets, TrainLoader};
 use omma_model::{Mode, ModelConfig, Output, VisionTransformer};
 
@@ -79,10 +79,12 @@ impl Input {
             Self::Pixels { values, resolution } => {
                 let Resolution { height, width } = resolution;
                 let count = values.len() / (resolution.pixels() * 3).max(1);
+                transfer::brought(&values);
                 let data = TensorData::new(values, [count, height, width, 3]);
                 InputTensor::Images(Tensor::from_data(data, device))
             }
             Self::Tokens { values, shape } => {
+                transfer::brought(&values);
                 InputTensor::Trunk(Tensor::from_data(TensorData::new(values, shape), device))
             }
         }

@@ -4,11 +4,13 @@ mod agree;
 mod average;
 mod cooldown;
 mod divergence;
+mod experts;
 mod finish;
 mod follower;
 mod interval;
 mod lead;
 mod learner;
+mod on_device;
 mod shards;
 mod step;
 mod stepper;
@@ -20,13 +22,19 @@ use std::{path::Path, time::Instant};
 
 use burn::{module::Module, tensor::Device};
 use omma_eval::routing::RoutingTally;
-use omma_model::{VisionTransformer, checkpoint};
+use omma_kernels::devices::describe;
+use omma_model::{
+    VisionTransformer,
+    checkpoint::{self, Identity},
+};
+use omma_ranks::World;
 
 #[cfg(test)]
 pub(crate) use self::step::{Pass, add_gradients, divide_gradients};
 pub(crate) use self::weights::gradients;
 pub(crate) use self::{
     average::Average,
+    experts::ranks_with_all_experts,
     learner::{Examples, Input, InputTensor, Learner},
     shards::Shards,
 };
@@ -42,17 +50,21 @@ use self::{
     interval::Interval,
     lead::Order,
     learner::Feed,
+    on_device::learning_rows,
     stepper::{At, Stepper},
     stretches::Stretches,
 };
 
 use crate::{
     error::{Result, TrainError},
-    logs::{EvaluationRecord, Logs, Record, StretchRecord, TrainRecord},
+    logs::{DeviceRecord, EvaluationRecord, Logs, Record, StretchRecord, TrainRecord},
     memory::StepMemory,
     recipe::{Recipe, TrainRecipe},
     resolved::Resolved,
-    run::{Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State},
+    run::{
+        Best, DataIdentity, Environment, Place, Progress, RunFolder, Saved, State, Whole,
+        last_device,
+    },
     start::{Begin, Resume},
     task::{Judging, Measure, TaskScores},
 };
@@ -125,6 +137,8 @@ pub struct Trainer {
     /// What tells the run's images from others.
     identity: DataIdentity,
     stepper: Stepper,
+    /// What the device is called that it computes on.
+    device: String,
     average: Option<Average>,
     stretches: Stretches,
     logs: Logs,
@@ -156,7 +170,7 @@ impl Trainer {
         Self::new(resolved, run, begin, device)
     }
 
-    fn new(resolved: Resolved, run: RunFolder, begin: Begin, device: Device) -> Result<Self> {
+    fn new(mut resolved: Resolved, run: RunFolder, begin: Begin, device: Device) -> Result<Self> {
         let Begin { model, weights, average, optimiser, freezing, progress, from } = begin;
         let Resolved { recipe, data, task, .. } = &resolved;
         let cost = recipe.model.cost(recipe.model.image.resolution)?;
@@ -176,20 +190,31 @@ impl Trainer {
         let shards = recipe.train.shards;
         let stepper = Stepper::new(device, (model, weights), optimiser, freezing, shards)?;
         let stretches = Stretches::new(run.earlier_stretches()?, recipe, data.train.len());
-        let logs = Logs::open(&run, progress.step)?;
+        let mut logs = Logs::open(&run, progress.step)?;
         if let Some(classes) = task.class_names() {
             run.write_json("classes.json", &classes)?;
         }
         for (name, text) in task.files() {
             run.write(name, text)?;
         }
-        run.write_json("environment.json", &Environment::now())?;
+        let device = describe(&resolved.device);
+        if let Some(before) = last_device(&run.file("environment.json")).filter(|it| *it != device)
+        {
+            resolved.notes.push(format!(
+                "this run was trained on {before} and goes on on {device}: its numbers are not to the bit those of \
+                 a run that stays"
+            ));
+            let (step, device) = (progress.step, device.clone());
+            logs.add(&Record::Device(DeviceRecord { step, device, before }))?;
+        }
+        run.write_json("environment.json", &Environment::now(device.clone()))?;
         Ok(Self {
             identity: DataIdentity::of(&resolved.data),
             resolved,
             run,
             outline,
             stepper,
+            device,
             average,
             stretches,
             logs,
@@ -277,7 +302,13 @@ impl Trainer {
         let mut taken = self.stepper.step(&self.resolved, feed, at, &last_good)?;
         self.tally.add(std::mem::take(&mut taken.facts.routing));
         if let Some(average) = &mut self.average {
-            average.follow(step + 1, &self.stepper.weights.values);
+            match &self.stepper.on_device {
+                None => average.follow(step + 1, &self.stepper.weights.values),
+                Some(_) => {
+                    let values = learning_rows(&self.stepper.model);
+                    average.follow_on_device(step + 1, values, &self.resolved.device);
+                }
+            }
         }
         self.progress.step += 1;
         interval.add(&taken, at.rate);
@@ -293,7 +324,7 @@ impl Trainer {
     ) -> Result<()> {
         let step = self.progress.step;
         if self.is_last() || step.is_multiple_of(self.recipe().train.log_every) {
-            let record = interval.take(step, self.epoch(), self.tally.take(), &self.stepper.world);
+            let record = interval.take(step, self.epoch(), self.tally.take(), &self.stepper);
             self.logs.add(&Record::Train(record.clone()))?;
             observer.logged(&record);
         }
@@ -348,28 +379,38 @@ impl Trainer {
 
     fn judge(&self, stop: &Stop) -> Result<TaskScores> {
         let Resolved { task, data, .. } = &self.resolved;
-        task.judge(&self.deployed()?, &data.validation, self.judging(stop))
+        let model = self.deployed()?;
+        let at = judging(&self.resolved, &self.stepper.world, stop);
+        self.helped(&model, false, || task.judge(&model, &data.validation, at))
     }
 
-    fn judging<'a>(&'a self, stop: &'a Stop) -> Judging<'a> {
-        let Resolved { recipe, device, .. } = &self.resolved;
-        // What is learned in parts for lack of memory is judged in parts too.
-        let batch = recipe.train.batch / recipe.train.accumulation.max(1);
-        Judging { device, batch, stop }
+    /// Judges a model with the help of other ranks, which may also have some of its experts.
+    fn helped<T>(
+        &self,
+        model: &VisionTransformer,
+        test: bool,
+        run: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.order(Order::Judge { test });
+        let found = run();
+        // When nobody has anything to compute any more, all go on.
+        model.serve_experts()?;
+        found
     }
 
-    /// The model that a user gets: the average where there is one.
+    /// The model that a user gets.
     fn deployed(&self) -> Result<VisionTransformer> {
-        let model = self.stepper.model.clone();
-        let model = match &self.average {
-            Some(average) => Weights {
-                parameters: self.stepper.weights.parameters.clone(),
-                values: average.values.clone(),
+        deployed(&self.stepper, self.average.as_ref())
+    }
+
+    /// Writes a model into a folder, with the experts that other ranks have.
+    fn save_model(&self, model: &VisionTransformer, folder: &Path) -> Result<Identity> {
+        Ok(match &self.stepper.experts {
+            Some(experts) => {
+                checkpoint::save_values(model.config(), &experts.whole_model(model), folder)?
             }
-            .put(model)?,
-            None => model,
-        };
-        Ok(model.valid())
+            None => checkpoint::save(model, folder)?,
+        })
     }
 
     fn save(&mut self, observer: &mut dyn Observer) -> Result<()> {
@@ -379,18 +420,22 @@ impl Trainer {
         }
         let checkpoints = self.run.checkpoints();
         let model = self.deployed()?;
+        self.stepper.fetch(self.average.is_some());
         let raw = self.average.as_ref().map(|_| &self.stepper.weights);
         let (progress, optimiser) = (self.progress, &self.stepper.optimiser);
+        let spread = self.stepper.experts.as_ref().map(|experts| experts.whole_state(&model));
+        let whole: &dyn Whole = spread.as_ref().map_or(&(), |spread| spread);
         checkpoints.add(step, |folder| {
-            let model = checkpoint::save(&model, folder)?;
+            let model = self.save_model(&model, folder)?;
             for (name, text) in self.resolved.task.files() {
                 let path = folder.join(name);
                 std::fs::write(&path, text).map_err(TrainError::io(&path))?;
             }
             let recipe = self.stretches.led_to(step).unwrap_or(self.recipe()).to_toml();
             let data = self.identity.clone();
-            State::save(folder, Saved { progress, model, recipe, data, optimiser, raw })
+            State::save(folder, Saved { progress, model, recipe, data, optimiser, raw, whole })
         })?;
+        self.stepper.release();
         let best = self.progress.best;
         if let Some(best) = best.filter(|best| checkpoints.at(best.step).exists()) {
             checkpoints.set_best(&best)?;
@@ -411,6 +456,30 @@ impl Trainer {
         let images = self.resolved.data.train.len() as f64;
         self.progress.step as f64 * self.recipe().train.batch as f64 / images
     }
+}
+
+/// Where and how a model is judged on its way.
+fn judging<'a>(resolved: &'a Resolved, world: &'a World, stop: &'a Stop) -> Judging<'a> {
+    let Resolved { recipe, device, .. } = resolved;
+    // What is learned in parts for lack of memory is judged in parts too.
+    let batch = recipe.train.batch / recipe.train.accumulation.max(1);
+    Judging { device, batch, stop, world }
+}
+
+/// The model that a user gets: the average where there is one.
+fn deployed(stepper: &Stepper, average: Option<&Average>) -> Result<VisionTransformer> {
+    let model = stepper.model.clone();
+    let model = match average {
+        None => model,
+        Some(average) => match average.put_on_device(&model) {
+            Some(model) => model,
+            None => {
+                let parameters = stepper.weights.parameters.clone();
+                Weights { parameters, values: average.values.clone() }.put(model)?
+            }
+        },
+    };
+    Ok(model.valid())
 }
 
 fn last_good(run: &RunFolder) -> String {

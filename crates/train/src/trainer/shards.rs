@@ -12,8 +12,8 @@ use rayon::ThreadPool;
 
 use super::{
     Examples, Learner,
-    agree::agree,
-    step::{Pass, pass},
+    agree::{agree, is_heard},
+    step::{GradientSum, Pass, pass},
 };
 use crate::{
     error::{Result, TrainError},
@@ -25,6 +25,8 @@ use crate::{
 pub(crate) struct Shards {
     /// One per shard that runs at a time; empty where they run one after the other.
     lanes: Vec<ThreadPool>,
+    /// Whether they run where they are asked for: a device has a queue per thread.
+    here: bool,
 }
 
 impl Shards {
@@ -33,28 +35,40 @@ impl Shards {
         let threads = rayon::current_num_threads();
         let lanes = count.min(threads);
         if lanes < 2 {
-            return Ok(Self { lanes: Vec::new() });
+            return Ok(Self { lanes: Vec::new(), here: false });
         }
         let lane = |number| {
             let name = move |_| format!("shard-{number}");
             rayon::ThreadPoolBuilder::new().num_threads(threads / lanes).thread_name(name).build()
         };
         let lanes = (0..lanes).map(lane).collect::<Result<_, _>>();
-        Ok(Self { lanes: lanes.map_err(|error| TrainError::Threads(error.to_string()))? })
+        let lanes = lanes.map_err(|error| TrainError::Threads(error.to_string()))?;
+        Ok(Self { lanes, here: false })
+    }
+
+    /// One after the other, by the thread that asks for it: for devices, which need no threads of ours.
+    pub(crate) fn on_device() -> Self {
+        Self { lanes: Vec::new(), here: true }
+    }
+
+    /// For shards that are computed one after the other, each on all threads.
+    pub(crate) fn in_turn() -> Self {
+        Self { lanes: Vec::new(), here: false }
     }
 
     /// Runs every part forwards and backwards; what they found is in the order of the parts, and the
     /// same whatever runs at the same time.
-    pub(crate) fn run(
+    pub(crate) fn run<G: GradientSum>(
         &self,
         task: &dyn Task,
         (model, freezing): (&VisionTransformer, &Freezing),
         parts: Vec<(Examples, Seed)>,
         device: &Device,
-    ) -> Vec<Result<Pass>> {
+    ) -> Vec<Result<Pass<G>>> {
         self.each(parts, |(examples, seed)| {
             let learner = Learner::of(model, freezing);
-            Ok(pass(&learner, task.forward(&learner, examples, seed, device)?))
+            let forward = task.forward(&learner, examples, seed, device);
+            Ok(pass(&learner, together(learner.model(), forward)?))
         })
     }
 
@@ -62,19 +76,19 @@ impl Shards {
     ///
     /// - `parts`: those of this rank, by round and shard
     /// - `world`: all ranks, and which shards this one has
-    pub(crate) fn run_whole(
+    pub(crate) fn run_whole<G: GradientSum>(
         &self,
         whole: &dyn WholeBatch,
         (model, freezing): (&VisionTransformer, &Freezing),
         parts: Result<Vec<(Examples, Seed)>>,
         (world, share): (&World, &Share),
         device: &Device,
-    ) -> Result<Vec<Result<Pass>>> {
+    ) -> Result<Vec<Result<Pass<G>>>> {
         let plain = model.clone().valid();
         let without_gradients = device.clone().inner();
         let embedded = parts.and_then(|parts| {
             let embedded = self.each(parts.clone(), |(examples, seed)| {
-                whole.embed(&plain, examples, seed, &without_gradients)
+                together(&plain, whole.embed(&plain, examples, seed, &without_gradients))
             });
             Ok((parts, embedded.into_iter().collect::<Result<Vec<_>>>()?))
         });
@@ -86,7 +100,8 @@ impl Shards {
         let pulls = pulls.map(|(_, pull)| pull);
         Ok(self.each(parts.into_iter().zip(pulls).collect(), |((examples, seed), pull)| {
             let learner = Learner::of(model, freezing);
-            Ok(pass(&learner, whole.forward_part(&learner, examples, pull, seed, device)?))
+            let forward = whole.forward_part(&learner, examples, pull, seed, device);
+            Ok(pass(&learner, together(learner.model(), forward)?))
         }))
     }
 
@@ -95,6 +110,9 @@ impl Shards {
         parts: Vec<T>,
         each: impl Fn(T) -> R + Send + Sync + Copy,
     ) -> Vec<R> {
+        if self.here {
+            return parts.into_iter().map(each).collect();
+        }
         if self.lanes.is_empty() {
             // On a thread of the pool: work that is cut up then begins where it is, without waking another
             // thread and waiting for it.
@@ -118,6 +136,23 @@ impl Shards {
     }
 }
 
+/// What came of a forward pass, if it came to its end on all ranks that have experts of the model between them.
+fn together<T>(model: &VisionTransformer, own: Result<T>) -> Result<T> {
+    let Some(group) = model.expert_group() else { return own };
+    match own {
+        Ok(own) => {
+            group.ready()?;
+            Ok(own)
+        }
+        Err(error) => {
+            if !is_heard(&error) {
+                group.fail();
+            }
+            Err(error)
+        }
+    }
+}
+
 /// The parts of all ranks by round and shard; all have the same number of vectors.
 fn gathered(world: &World, share: &Share, own: Vec<Part>) -> Vec<Part> {
     if world.is_alone() {
@@ -126,7 +161,8 @@ fn gathered(world: &World, share: &Share, own: Vec<Part>) -> Vec<Part> {
     let flat: Vec<Vec<f32>> = own.iter().map(Part::values).collect();
     let (rounds, size) = (own.len() / share.own.len(), flat[0].len());
     let flat = flat.concat();
-    let all = world.all_gather(&flat, &vec![flat.len(); world.size()]);
+    let counts = vec![flat.len(); world.size()];
+    let all = world.all_gather(flat, &counts);
     let place = |round: usize, shard: usize| {
         let (rank, shard) = (shard / share.own.len(), shard % share.own.len());
         ((rank * rounds + round) * share.own.len() + shard) * size
@@ -180,9 +216,10 @@ mod tests {
         let freezing = recipe.train.freeze.of(&model).unwrap();
         let pool = || rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         let found = |lanes: usize| -> Vec<_> {
-            let shards = Shards { lanes: (0..lanes).map(|_| pool()).collect() };
+            let lanes = (0..lanes).map(|_| pool()).collect();
+            let shards = Shards { lanes, here: false };
             let passes = shards
-                .run(task.as_ref(), (&model, &freezing), parts(5), &device)
+                .run::<Vec<Vec<f32>>>(task.as_ref(), (&model, &freezing), parts(5), &device)
                 .into_iter()
                 .map(Result::unwrap);
             passes.map(|p| (p.gradients, p.facts)).collect()

@@ -1,17 +1,39 @@
 //! One forward and backward pass.
 
+use burn::tensor::{Gradients, Tensor};
+use omma_base::transfer;
 use omma_eval::routing::RoutingTally;
+use omma_model::VisionTransformer;
 use serde::{Deserialize, Serialize};
 
 use super::{Learner, weights::gradients};
 use crate::task::{Forward, TaskScores};
 
 /// What a pass found.
-pub(crate) struct Pass {
+pub(crate) struct Pass<G = Vec<Vec<f32>>> {
     /// Everything but the gradients.
     pub(crate) facts: Facts,
     /// Gradients of the loss, in the order of the parameters that learn.
-    pub(crate) gradients: Vec<Vec<f32>>,
+    pub(crate) gradients: G,
+}
+
+/// Gradients of the parameters that learn, where they are added up: on the host, or on a device.
+pub(crate) trait GradientSum: Send {
+    /// Those of one pass.
+    fn of(model: &VisionTransformer, gradients: &Gradients) -> Self;
+
+    /// Adds those of another part.
+    fn add(&mut self, other: Self);
+}
+
+impl GradientSum for Vec<Vec<f32>> {
+    fn of(model: &VisionTransformer, all: &Gradients) -> Self {
+        gradients(model, all)
+    }
+
+    fn add(&mut self, other: Self) {
+        add_gradients(self, &other);
+    }
 }
 
 /// What a pass found beside its gradients; a sum over several passes of a step.
@@ -30,19 +52,24 @@ pub(crate) struct Facts {
 }
 
 /// Runs what went forwards backwards.
-pub(crate) fn pass(learner: &Learner, forward: Forward) -> Pass {
+pub(crate) fn pass<G: GradientSum>(learner: &Learner, forward: Forward) -> Pass<G> {
     let Forward { examples, loss, value, auxiliary_loss, scores, routings } = forward;
     let routing = RoutingTally::of(&routings);
-    let own = auxiliary_loss.clone().map_or(0.0, |loss| f64::from(loss.into_scalar::<f32>()));
+    let number = |loss: Tensor<1>| {
+        let number = loss.into_scalar::<f32>();
+        transfer::fetched(&[number]);
+        f64::from(number)
+    };
+    let own = auxiliary_loss.clone().map(Tensor::inner);
     let loss = match auxiliary_loss {
         Some(auxiliary) => loss + auxiliary,
         None => loss,
     };
-    let value = match value {
-        Some(value) => value + own,
-        None => f64::from(loss.clone().into_scalar::<f32>()),
-    };
-    let gradients = gradients(learner.model(), &loss.backward());
+    let whole = loss.clone().inner();
+    let gradients = G::of(learner.model(), &loss.backward());
+    // A device has everything to do by now, and is not waited for before.
+    let own = own.map_or(0.0, number);
+    let value = value.map_or_else(|| number(whole), |value| value + own);
     Pass { facts: Facts { examples, scores, loss: value, auxiliary_loss: own, routing }, gradients }
 }
 

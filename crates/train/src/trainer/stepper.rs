@@ -1,8 +1,8 @@
 //! What takes steps: the model, and everything that moves it. On several ranks each has one, which all stay the
-//! same to the bit.
+//! same to the bit, but for experts that are spread over them.
 
 use burn::{module::Module, tensor::Device};
-use omma_base::Seed;
+use omma_base::{Seed, transfer::Transfer};
 use omma_data::{Cursor, TrainLoader, Turns};
 use omma_model::VisionTransformer;
 use omma_ranks::{Share, World, sum_over_shards};
@@ -12,14 +12,16 @@ use super::{
     Observer, Shards, Stop, Weights,
     agree::{agree, is_divergence},
     divergence::Divergence,
+    experts::ExpertRanks,
     learner::Feed,
-    step::{Facts, Pass, ToldFacts, add_gradients, divide_gradients},
+    on_device::OnDevice,
+    step::{Facts, GradientSum, Pass, ToldFacts, divide_gradients},
 };
 use crate::{
     activations::{ActivationLoader, Source, open_or_make},
     error::{Result, TrainError},
     freezing::Freezing,
-    optimiser::{Optimiser, clip_global_norm},
+    optimiser::{Optimiser, clip, clip_global_norm},
     recipe::recipe_error,
     resolved::Resolved,
 };
@@ -29,14 +31,19 @@ pub(super) struct Stepper {
     /// All ranks that take them together.
     pub(super) world: World,
     /// Which parts of every batch this one computes.
-    share: Share,
+    pub(super) share: Share,
     /// The device with gradients.
     pub(super) device: Device,
     pub(super) model: VisionTransformer,
     pub(super) weights: Weights,
     pub(super) optimiser: Optimiser,
     pub(super) freezing: Freezing,
-    shards: Shards,
+    pub(super) shards: Shards,
+    /// Where the experts are that are not here.
+    pub(super) experts: Option<ExpertRanks>,
+    /// What stays on a device of its own, where it computes on one. Weights and optimiser are then as they were
+    /// before the first step, or [fetched](Self::fetch).
+    pub(super) on_device: Option<OnDevice>,
 }
 
 /// What a step found.
@@ -45,10 +52,12 @@ pub(super) struct Taken {
     pub(super) facts: Facts,
     /// Norm of the gradient before it was clipped.
     pub(super) norm: f64,
+    /// What crossed to and from a device of its own.
+    pub(super) transfer: Option<Transfer>,
 }
 
 /// What each part of a rank found, by its number, and the gradients of each of its shards.
-type OwnParts = (Vec<(usize, Facts)>, Vec<Vec<Vec<f32>>>);
+type OwnParts<G> = (Vec<(usize, Facts)>, Vec<G>);
 
 /// Where a step is.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -70,15 +79,40 @@ impl Stepper {
     ) -> Result<Self> {
         let world = World::alone();
         let share = share(&world, shards)?;
-        let shards = Shards::new(shards)?;
-        Ok(Self { world, share, device, model, weights, optimiser, freezing, shards })
+        let on_device = (device != Device::flex()).then(OnDevice::default);
+        let shards = lanes(on_device.is_some(), shards)?;
+        let experts = None;
+        Ok(Self {
+            world,
+            share,
+            device,
+            model,
+            weights,
+            optimiser,
+            freezing,
+            shards,
+            experts,
+            on_device,
+        })
     }
 
     /// The same as one of several ranks.
-    pub(super) fn among(self, world: World) -> Result<Self> {
+    ///
+    /// - `experts`: where they are, if not all here
+    pub(super) fn among(self, world: World, experts: Option<ExpertRanks>) -> Result<Self> {
         let share = share(&world, self.share.shards)?;
-        let shards = Shards::new(share.own.len())?;
-        Ok(Self { world, share, shards, ..self })
+        let shards = match (&experts, &self.on_device) {
+            (Some(_), Some(_)) => {
+                return Err(recipe_error(
+                    "train.expert_parallel spreads experts over ranks on the CPU alone: use --device cpu, or set \
+                     train.expert_parallel=1"
+                        .to_owned(),
+                ));
+            }
+            (Some(_), None) => Shards::in_turn(),
+            (None, on_device) => lanes(on_device.is_some(), share.own.len())?,
+        };
+        Ok(Self { world, share, shards, experts, ..self })
     }
 
     /// Where its examples from a step on come from, if all ranks have theirs.
@@ -121,6 +155,21 @@ impl Stepper {
         &mut self,
         resolved: &Resolved,
         feed: &mut Feed,
+        at: At,
+        last_good: &dyn Fn() -> String,
+    ) -> Result<Taken> {
+        if self.on_device.is_none() {
+            return self.step_on_host(resolved, feed, at, last_good);
+        }
+        let before = Transfer::so_far();
+        let taken = self.step_on_device(resolved, feed, at, last_good)?;
+        Ok(Taken { transfer: Some(Transfer::since(before)), ..taken })
+    }
+
+    fn step_on_host(
+        &mut self,
+        resolved: &Resolved,
+        feed: &mut Feed,
         At { step, rate }: At,
         last_good: &dyn Fn() -> String,
     ) -> Result<Taken> {
@@ -130,9 +179,20 @@ impl Stepper {
         let (facts, shards) = found.map_err(|e| self.or_divergence(step + 1, e, last_good))?;
         let mut facts = self.all_facts(facts);
         facts.divide(parts);
-        let mut gradients = sum_over_shards(&self.world, &self.share, shards);
+        let mut gradients = match &self.experts {
+            Some(experts) => experts.sum(&self.share, &self.weights, shards),
+            None => sum_over_shards(&self.world, &self.share, shards),
+        };
         divide_gradients(&mut gradients, parts);
-        let norm = clip_global_norm(&mut gradients, recipe.optimiser.clip_norm);
+        let limit = recipe.optimiser.clip_norm;
+        let norm = match &self.experts {
+            Some(experts) => {
+                let norm = experts.norm(&self.weights, &gradients);
+                clip(&mut gradients, norm, limit);
+                norm
+            }
+            None => clip_global_norm(&mut gradients, limit),
+        };
         Divergence {
             step: step + 1,
             loss: facts.loss,
@@ -144,11 +204,16 @@ impl Stepper {
         .check(last_good)?;
         self.optimiser.step(rate, &mut self.weights.values, &gradients);
         self.model = self.weights.put(self.model.clone())?;
-        Ok(Taken { facts, norm })
+        Ok(Taken { facts, norm, transfer: None })
     }
 
     /// Runs the parts of a step that are this rank's.
-    fn own_parts(&self, resolved: &Resolved, feed: &mut Feed, step: u64) -> Result<OwnParts> {
+    pub(super) fn own_parts<G: GradientSum>(
+        &self,
+        resolved: &Resolved,
+        feed: &mut Feed,
+        step: u64,
+    ) -> Result<OwnParts<G>> {
         let Resolved { recipe, task, .. } = resolved;
         let Share { shards, own } = &self.share;
         let seed = Seed::new(recipe.seed).named("step").numbered(step);
@@ -160,10 +225,15 @@ impl Stepper {
             None => rounds.collect(),
         };
         let mut facts = Vec::new();
-        let mut sums: Vec<Vec<Vec<f32>>> = vec![Vec::new(); own.len()];
+        let mut sums: Vec<Option<G>> = own.clone().map(|_| None).collect();
         for numbers in rounds {
             let next = |part: &usize| Ok((feed.next()?, seed.numbered(*part as u64)));
             let parts = numbers.iter().map(next).collect::<Result<_>>();
+            // Ranks with experts of each other go through the layers together, or not at all.
+            let parts = match &self.experts {
+                Some(_) => Ok(agree(&self.world, parts)?),
+                None => parts,
+            };
             let model = (&self.model, &self.freezing);
             let found = match whole {
                 Some(whole) => {
@@ -176,16 +246,16 @@ impl Stepper {
                 let Pass { facts: found, gradients } = found?;
                 facts.push((number, found));
                 match &mut sums[number % shards - own.start] {
-                    sum if sum.is_empty() => *sum = gradients,
-                    sum => add_gradients(sum, &gradients),
+                    Some(sum) => sum.add(gradients),
+                    none => *none = Some(gradients),
                 }
             }
         }
-        Ok((facts, sums))
+        Ok((facts, sums.into_iter().flatten().collect()))
     }
 
     /// What the parts of all ranks found, in the order of the parts.
-    fn all_facts(&self, own: Vec<(usize, Facts)>) -> Facts {
+    pub(super) fn all_facts(&self, own: Vec<(usize, Facts)>) -> Facts {
         let mut all = match self.world.is_alone() {
             true => own,
             false => {
@@ -215,11 +285,16 @@ impl Stepper {
             loss: f64::NAN,
             gradient_norm: f64::NAN,
             limit: f64::INFINITY,
-            weights: &self.weights,
+            weights: &self.host_weights(),
             gradients: &[],
         }
         .error(&format!("in step {step}, {error}"), last_good)
     }
+}
+
+/// What so many shards run on.
+fn lanes(on_device: bool, shards: usize) -> Result<Shards> {
+    if on_device { Ok(Shards::on_device()) } else { Shards::new(shards) }
 }
 
 /// Which shards a rank has.

@@ -93,7 +93,7 @@ impl Experts<'_> {
         } else {
             self.by_tile(tokens, before, doutput, to_fill);
         }
-        let dtokens = wanted[0].then(|| self.routes.collect(dtokens, inputs, false));
+        let dtokens = wanted[0].then(|| self.routes.collect(&dtokens, inputs, false));
         let Parameters { up, up_bias, down, down_bias } = parameters;
         let all = |mut gradient: Vec<Blank>| {
             let size = gradient.len() / experts.max(1);

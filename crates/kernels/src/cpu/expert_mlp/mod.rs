@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use super::{
     activation::Activation,
-    dropout::Dropout,
+    dropout::{Dropout, Origin},
     matrix::Matrix,
     product::{BLOCK_ROWS, Kept, Panels, ROWS, Right, Write},
     scratch::Scratch,
@@ -55,6 +55,8 @@ pub(crate) struct Routes<'a> {
     pub(crate) weights: Option<&'a [f32]>,
     /// Tokens in all.
     pub(crate) n_tokens: usize,
+    /// Where rows come from that others have sent here, for their dropout.
+    pub(crate) origins: Option<&'a [Origin]>,
 }
 
 /// What all tiles share.
@@ -115,7 +117,7 @@ impl<'a> Routes<'a> {
     }
 
     /// `[n_tokens, width]`: for every token the sum of its rows, weighted if `weighted`.
-    fn collect(&self, rows: Scratch, width: usize, weighted: bool) -> Vec<f32> {
+    pub(crate) fn collect(&self, rows: &[f32], width: usize, weighted: bool) -> Vec<f32> {
         let Some(tokens) = self.tokens else { return rows.to_vec() };
         let mut starts = vec![0_usize; self.n_tokens + 1];
         tokens.iter().for_each(|token| starts[*token as usize + 1] += 1);
@@ -127,7 +129,7 @@ impl<'a> Routes<'a> {
             next[*token as usize] += 1;
         }
         let mut sums = vec![0.0; self.n_tokens * width];
-        sums.par_chunks_mut(width).enumerate().with_min_len(64).for_each(|(token, sum)| {
+        sums.par_chunks_mut(width.max(1)).enumerate().with_min_len(64).for_each(|(token, sum)| {
             for &row in &by_token[starts[token]..starts[token + 1]] {
                 let values = &rows[row as usize * width..][..width];
                 let weight = if weighted { self.weight(row as usize) } else { 1.0 };
@@ -205,7 +207,7 @@ impl Experts<'_> {
 
     fn drop_out(&self, hidden: &mut [f32], rows: &Range<usize>) {
         if let Some(dropout) = self.dropout {
-            dropout.apply(hidden, rows.start * self.sizes.hidden);
+            dropout.apply_to_rows(hidden, self.sizes.hidden, rows.start, self.routes.origins);
         }
     }
 
@@ -270,7 +272,7 @@ impl Experts<'_> {
         } else {
             let mut results = Scratch::new(rows * outputs);
             run(&mut results);
-            self.routes.collect(results, outputs, true)
+            self.routes.collect(&results, outputs, true)
         };
         (output, keep.then_some(kept))
     }

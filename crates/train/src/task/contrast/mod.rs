@@ -4,7 +4,7 @@ mod text;
 mod whole;
 
 use burn::tensor::{Device, Tensor};
-use omma_base::Seed;
+use omma_base::{Seed, transfer};
 use omma_data::{Shared, TargetKind, Targets, text::Tokenizer};
 use omma_eval::{
     ContrastProtocol, Images, Reader, Templates, Watcher, contrast, metrics::ContrastiveAccuracy,
@@ -137,6 +137,7 @@ fn found(images: Tensor<2>, texts: Tensor<2>) -> f64 {
     let logits = similarities(images, texts, one, None);
     let [rows, _] = logits.dims();
     let best: Vec<i64> = logits.argmax(1).try_into_vec_as().expect("places are integers");
+    transfer::fetched(&best);
     let right = best.into_iter().take(rows).enumerate().filter(|(row, best)| *row as i64 == *best);
     right.count() as f64
 }

@@ -2,7 +2,7 @@
 //! gradients through one part after the other (cached gradients, arXiv:2101.06983).
 
 use burn::tensor::{Device, Tensor, TensorData};
-use omma_base::Seed;
+use omma_base::{Seed, transfer};
 use omma_model::VisionTransformer;
 
 use super::{ACCURACY, Contrast, found};
@@ -71,9 +71,13 @@ impl Batch {
     fn of(parts: &[Part], device: &Device) -> Self {
         let leaf = |values: Vec<f32>, rows: usize| -> Tensor<2> {
             let width = values.len() / rows.max(1);
+            transfer::brought(&values);
             Tensor::from_data(TensorData::new(values, [rows, width]), device).require_grad()
         };
-        let one = |value: f32| Tensor::<1>::from_floats([value], device).require_grad();
+        let one = |value: f32| {
+            transfer::brought(&[value]);
+            Tensor::<1>::from_floats([value], device).require_grad()
+        };
         let rows = parts.iter().map(|part| part.rows).sum();
         let all = |of: fn(&Part) -> &Vec<f32>| parts.iter().flat_map(of).copied().collect();
         Self {
@@ -95,13 +99,15 @@ impl WholeBatch for Contrast {
     ) -> Result<Part> {
         let pairs = self.pairs(model, examples, seed, device)?;
         let values = |x: Tensor<2>| x.try_into_vec_as().expect("vectors are floats");
-        Ok(Part {
+        let part = Part {
             rows: pairs.images.dims()[0],
             images: values(pairs.images),
             texts: values(pairs.texts),
             scale: pairs.scale.into_scalar(),
             bias: pairs.bias.map(|bias| bias.into_scalar()),
-        })
+        };
+        transfer::fetched(&part.values());
+        Ok(part)
     }
 
     fn compare(&self, parts: Vec<Part>, device: &Device) -> Vec<Pull> {
@@ -116,6 +122,9 @@ impl WholeBatch for Contrast {
         let right = found(images.detach(), texts.detach()) / parts.len() as f64;
         let mut first = 0;
         let count = parts.len();
+        // The gradients, and the loss.
+        parts.iter().for_each(|part| transfer::fetched(&part.values()));
+        transfer::fetched(&[value as f32]);
         let pull = |(number, part): (usize, Part)| {
             let rows = |all: &Tensor<2>| all.clone().narrow(0, first, part.rows).into_data();
             let pull = Pull {
@@ -147,6 +156,7 @@ impl WholeBatch for Contrast {
         let auxiliary_loss = pairs.auxiliary_loss();
         let rows = pairs.images.dims()[0];
         let along = |vectors: Tensor<2>, pull: TensorData| {
+            transfer::brought(pull.as_bytes());
             (vectors * Tensor::<2>::from_data(pull, device)).sum()
         };
         let mut loss = along(pairs.images, pull.images) + along(pairs.texts, pull.texts);
@@ -218,7 +228,7 @@ mod tests {
         let freezing = resolved.recipe.train.freeze.of(&model).unwrap();
         let shards = Shards::new(2).unwrap();
         let (task, model) = (resolved.task.as_ref(), (&model, &freezing));
-        let passes = match count {
+        let passes: Vec<crate::Result<Pass>> = match count {
             1 => shards.run(task, model, parts(1), &device),
             _ => {
                 let world = World::alone();
@@ -265,7 +275,7 @@ mod tests {
         let device = Device::flex().autodiff();
         let model = resolved.recipe.model.init(Seed::new(3), &device).unwrap();
         let freezing = resolved.recipe.train.freeze.of(&model).unwrap();
-        let alone = Shards::new(1).unwrap().run(
+        let alone = Shards::new(1).unwrap().run::<Vec<Vec<f32>>>(
             resolved.task.as_ref(),
             (&model, &freezing),
             parts(6),

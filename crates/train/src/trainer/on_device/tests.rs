@@ -1,0 +1,200 @@
+//! Runs on a device beside runs on the host. The device is Flex, which has the operations of any other.
+
+use std::{fs, path::Path};
+
+use burn::tensor::Device;
+use safetensors::SafeTensors;
+
+use super::*;
+use crate::{
+    Recipe,
+    error::TrainError,
+    logs::{Record, TrainRecord, read_records},
+    run::{Place, RunFolder},
+    start::Resume,
+    trainer::{Ended, Observer, Shards, Stop, Trainer},
+};
+
+const MIXTURE: &str = "model.preset = 'vmoe-tiny'\nmixing.mixup = 0.2\ntrain.ema = 0.9\ntrain.shards = 2\n\
+    model.moe = { placement = '1', experts = 4, hidden = 16, dropout = 0.1 }\n\
+    train.accumulation = 2\noptimiser.kind = 'big-vision-adafactor'\noptimiser.factor_from = 8";
+const DENSE: &str = "model.preset = 'vit-tiny'\ntrain.freeze = 'embed,0'";
+const SOFT: &str = "model.preset = 'softmoe-tiny'\nmodel.moe = { placement = '1', experts = 4, hidden = 16 }\n\
+    optimiser.kind = 'lamb'";
+const PAIRS: &str = "task = 'contrast'\nmodel.preset = 'limoe-tiny'\nmodel.moe.placement = '1'\n\
+    model.embedding = 8\nmodel.text = { vocabulary = 200, length = 8 }\ntrain.accumulation = 2";
+const SMALL: &str = "model.resolution = 16\nmodel.width = 16\nmodel.depth = 2\nmodel.heads = 2\nmodel.mlp = 32\n\
+    model.patch = 4\ndata.train_samples = 80\ndata.test_samples = 20\ntrain.steps = 8\ntrain.batch = 16\n\
+    train.linear_baseline = false\ntrain.test_share = 0.0\ntrain.log_every = 1\ntrain.checkpoint_every = 4\n\
+    optimiser.learning_rate = 0.01";
+
+struct Nobody;
+impl Observer for Nobody {}
+
+/// Stops a run after a step.
+struct Until<'a>(u64, &'a Stop);
+impl Observer for Until<'_> {
+    fn step(&mut self, step: u64) {
+        if step == self.0 {
+            self.1.place().store(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+fn start(run: &Path, text: &str, settings: &[&str]) -> Trainer {
+    let recipe = Recipe::parse(&format!("{text}\n{SMALL}"), "test".as_ref(), settings).unwrap();
+    let resolved = Resolved::new(recipe, &Device::flex()).unwrap();
+    Trainer::start(Place::At(run), resolved).unwrap()
+}
+
+fn resume(run: &Path) -> Trainer {
+    Trainer::resume(run, Resume::default(), &Device::flex()).unwrap()
+}
+
+/// A trainer that keeps everything on its device.
+fn on_device(mut trainer: Trainer) -> Trainer {
+    trainer.stepper.on_device = Some(OnDevice::default());
+    trainer.stepper.shards = Shards::on_device();
+    trainer
+}
+
+fn finish(trainer: Trainer) {
+    let ended = trainer.run(&mut Nobody, &Stop::default()).unwrap();
+    assert!(matches!(ended, Ended::Finished(_)));
+}
+
+fn interrupt(trainer: Trainer, after: u64) {
+    let stop = Stop::default();
+    let ended = trainer.run(&mut Until(after, &stop), &stop).unwrap();
+    assert!(matches!(ended, Ended::Interrupted { .. }));
+}
+
+/// The weights of a run's end and what is beside them, and what was logged of its steps.
+fn left_by(run: &Path) -> (Vec<(String, Vec<f32>)>, Vec<TrainRecord>) {
+    let mut values = Vec::new();
+    for file in ["model.safetensors", "checkpoints/step-00000008/state.safetensors"] {
+        let bytes = fs::read(run.join(file)).unwrap();
+        for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().iter() {
+            let floats = tensor.data().chunks_exact(4);
+            let floats = floats.map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+            values.push((name.to_owned(), floats.collect()));
+        }
+    }
+    let of = |record| match record {
+        Record::Train(record) => Some(record),
+        _ => None,
+    };
+    values.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let records = read_records(&RunFolder::open(run).unwrap().0).unwrap();
+    (values, records.into_iter().filter_map(of).collect())
+}
+
+/// Whether two runs have learned the same, within what rounding makes of it.
+fn assert_alike(found: &Path, expected: &Path) {
+    let (found, found_records) = left_by(found);
+    let (expected, records) = left_by(expected);
+    assert_eq!(found.len(), expected.len());
+    for ((name, found), (other, expected)) in found.iter().zip(&expected) {
+        assert_eq!(name, other);
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let size = expected.iter().fold(1e-3_f32, |size, value| size.max(value.abs()));
+        for (a, b) in found.iter().zip(expected) {
+            assert!((a - b).abs() <= 2e-3 * size, "{name}: {a} is not {b}");
+        }
+    }
+    assert_eq!(found_records.len(), records.len());
+    for (a, b) in found_records.iter().zip(&records) {
+        assert!((a.loss - b.loss).abs() < 1e-3, "step {}: {} is not {}", a.step, a.loss, b.loss);
+        let (norm, other) = (a.gradient_norm, b.gradient_norm);
+        assert!((norm - other).abs() < 1e-2 * other, "step {}: {norm} is not {other}", a.step);
+        assert_eq!(a.learning_rate, b.learning_rate);
+        assert_eq!(a.routing.len(), b.routing.len());
+    }
+}
+
+#[test]
+fn a_run_on_a_device_learns_what_one_on_the_host_does() {
+    for text in [MIXTURE, DENSE, SOFT, PAIRS] {
+        let folder = tempfile::tempdir().unwrap();
+        let [host, device] = ["host", "device"].map(|name| folder.path().join(name));
+        finish(start(&host, text, &[]));
+        finish(on_device(start(&device, text, &[])));
+        assert_alike(&device, &host);
+        let (_, records) = left_by(&host);
+        assert!(records.iter().all(|record| record.transfer.is_none()));
+        let (_, records) = left_by(&device);
+        assert!(records.iter().all(|record| record.transfer.is_some()));
+    }
+}
+
+#[test]
+fn a_run_changes_to_a_device_and_back_where_it_goes_on() {
+    for text in [MIXTURE, DENSE] {
+        let folder = tempfile::tempdir().unwrap();
+        let [whole, to, from] = ["whole", "to", "from"].map(|name| folder.path().join(name));
+        finish(start(&whole, text, &[]));
+        interrupt(start(&to, text, &[]), 3);
+        finish(on_device(resume(&to)));
+        assert_alike(&to, &whole);
+        interrupt(on_device(start(&from, text, &[])), 3);
+        finish(resume(&from));
+        assert_alike(&from, &whole);
+    }
+}
+
+#[test]
+fn a_run_on_a_device_that_is_killed_and_goes_on_there_ends_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, again] = ["whole", "again"].map(|name| folder.path().join(name));
+    finish(on_device(start(&whole, MIXTURE, &[])));
+    interrupt(on_device(start(&again, MIXTURE, &[])), 5);
+    finish(on_device(resume(&again)));
+    assert_eq!(left_by(&again).0, left_by(&whole).0);
+}
+
+/// A step of a dense model: pixels and targets in; one row of logits per image, the loss and the norm out.
+#[test]
+fn a_step_moves_the_batch_in_and_a_few_numbers_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let text = "model.preset = 'vit-tiny'\ntrain.ema = 0.9";
+    finish(on_device(start(&run, text, &[])));
+    let (_, records) = left_by(&run);
+    let classes = 10;
+    // The first step moves what the optimiser remembers and the average: once.
+    for record in &records[1..] {
+        let transfer = record.transfer.unwrap();
+        assert_eq!(transfer.to_device, (16 * (16 * 16 * 3 + classes) * 4) as f64);
+        assert_eq!(transfer.from_device, ((16 * classes + 2) * 4) as f64);
+    }
+}
+
+/// With experts, the gates come out once per layer, and the plan goes in.
+#[test]
+fn experts_move_their_gates_out_and_their_plan_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let text = "model.preset = 'vmoe-tiny'\n\
+        model.moe = { placement = '1', experts = 4, hidden = 16, noise = 0.0, k = 1, losses = [] }";
+    finish(on_device(start(&run, text, &[])));
+    let (_, records) = left_by(&run);
+    let (tokens, experts, classes) = (16 * 16, 4, 10);
+    for record in &records[1..] {
+        let transfer = record.transfer.unwrap();
+        assert_eq!(transfer.from_device, ((tokens * experts + 16 * classes + 2) * 4) as f64);
+    }
+}
+
+#[test]
+fn a_run_that_diverges_on_a_device_says_so_before_a_bad_step_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let settings = ["optimiser.learning_rate=10", "optimiser.kind=sgd", "optimiser.clip_norm=0"];
+    let trainer = on_device(start(&run, DENSE, &settings));
+    let Err(TrainError::Diverged { why, layers, .. }) = trainer.run(&mut Nobody, &Stop::default())
+    else {
+        panic!("a learning rate of 10 is too much");
+    };
+    assert!(why.contains("training has diverged"), "{why}");
+    assert!(layers.contains("blocks.1") && layers.lines().count() > 2, "{layers}");
+}
