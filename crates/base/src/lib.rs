@@ -3,6 +3,7 @@
 //! | module | what it answers |
 //! |---|---|
 //! | [`files`] | how is a file written whole, who owns a folder, what may be read at all? |
+//! | [`cpu_time`] | how long have the cores worked for this process? |
 //! | [`limits`] | how much may a foreign file make the program hold? |
 //! | [`memory`] | how much memory is there, and how much was used? |
 //! | [`range`] | which values may a setting have? |
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod checksum;
+pub mod cpu_time;
 pub mod files;
 pub mod limits;
 pub mod memory;

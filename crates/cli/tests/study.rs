@@ -74,6 +74,77 @@ fn runs_of_a_study_keep_the_checkpoints_that_it_says() {
     assert_eq!(checkpoints(&run), ["step-00000006"]);
 }
 
+/// Cells of the row of a system in the table that has a column of such a name.
+fn cells(out: &Path, system: &str, column: &str) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(out.join("table.md")).unwrap();
+    let row = |line: &str| -> Vec<String> {
+        line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    let mut lines = text.lines().skip_while(|line| !line.contains(column));
+    let header = row(lines.next().unwrap_or_else(|| panic!("{column} in {text}")));
+    let found = lines.map(row).find(|cells| cells[0] == system).unwrap();
+    header.into_iter().zip(found).collect()
+}
+
+#[test]
+fn trainings_are_told_by_the_time_of_cores_and_by_the_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let text = "name = \"mine\"\nabout = \"x\"\nseeds = 1\nbaseline = \"a\"\ntraining = true\n\
+                [[systems]]\nlabel = \"a\"\nrecipe = \"tiny.toml\"\n\
+                [[systems]]\nlabel = \"b\"\nrecipe = \"tiny.toml\"\nensemble = 2\n";
+    write(here, text);
+    let out = here.join("out");
+    // Large enough for tenths of seconds.
+    let paths = ["a-0", "a-1"].map(|run| out.join("runs").join(run).join("result.json"));
+    let change = |path: &Path, key: &str, value: Value| {
+        let mut result: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert!(!cfg!(unix) || result[key].as_f64() > Some(0.0), "{result}");
+        result[key] = value;
+        fs::write(path, result.to_string()).unwrap();
+    };
+    study(here, &[]).assert().success();
+    for (path, (cpu, clock)) in paths.iter().zip([(2.5, 10.0), (4.0, 20.0)]) {
+        change(path, "train_cpu_seconds", cpu.into());
+        change(path, "train_seconds", clock.into());
+    }
+    study(here, &[]).assert().success();
+    let cell = |system: &str, column: &str| cells(&out, system, "CPU seconds")[column].clone();
+    let columns = ["CPU seconds", "seconds by the clock"];
+    assert_eq!(columns.map(|column| cell("a", column)), ["2.5", "10.0"]);
+    assert_eq!(columns.map(|column| cell("b", column)), ["6.5", "30.0"], "both of its models");
+    let figure = || fs::read_to_string(out.join("figures/accuracy-time.svg")).unwrap();
+    assert!(figure().contains("CPU seconds of training"));
+    // As an earlier version left it.
+    change(&paths[1], "train_cpu_seconds", Value::Null);
+    study(here, &[]).assert().success();
+    assert_eq!(columns.map(|column| cell("a", column)), ["2.5", "10.0"]);
+    assert_eq!(columns.map(|column| cell("b", column)), ["—", "30.0"]);
+    assert!(figure().contains("seconds of training by the clock"));
+}
+
+#[test]
+fn a_seed_can_be_added_to_a_study_in_a_folder_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let text = "name = \"mine\"\nabout = \"x\"\nseeds = 2\nbaseline = \"a\"\n\
+                [[systems]]\nlabel = \"a\"\nrecipe = \"tiny.toml\"\n";
+    write(here, text);
+    study(here, &[]).assert().success();
+    let later = ["--seeds", "1", "--first-seed", "1"];
+    study_in("later", here, &later).assert().success();
+    let (all, one) = (models(&here.join("out")), models(&here.join("later")));
+    assert_eq!(one.keys().collect::<Vec<_>>(), ["a-1"]);
+    assert_eq!(one["a-1"], all["a-1"]);
+    let nll = |out: &str| -> Value {
+        let path = here.join(out).join("evals/a-1/eval.json");
+        serde_json::from_slice::<Value>(&fs::read(path).unwrap()).unwrap()["nll"].clone()
+    };
+    assert_eq!(nll("later"), nll("out"));
+    let refused = study(here, &later).assert().failure().get_output().stderr.clone();
+    assert!(String::from_utf8_lossy(&refused).contains("1 seeds from 1 on"));
+}
+
 const FINE: &str = r#"
 name = "fine"
 about = "what was pre-trained, on fewer scenes of another world"

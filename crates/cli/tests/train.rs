@@ -59,6 +59,11 @@ fn a_run_leaves_everything_it_promises() {
     assert!((0.1..1.0).contains(&number("linear_baseline_accuracy")));
     let images = number("images_per_second") * number("train_seconds");
     assert!((images / (12.0 * 16.0) - 1.0).abs() < 0.5, "{images} images in 12 steps of 16");
+    if cfg!(unix) {
+        let cores = std::thread::available_parallelism().unwrap().get() as f64;
+        let share = number("train_cpu_seconds") / number("train_seconds");
+        assert!(share > 0.0 && share < 1.05 * cores, "{share} of {cores} cores");
+    }
     let routing = result["routing"].as_array().unwrap();
     assert_eq!(routing.len(), 1);
     let load = routing[0]["load"].as_array().unwrap().iter().map(|load| load.as_f64().unwrap());

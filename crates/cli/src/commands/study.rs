@@ -32,6 +32,7 @@ use crate::{
 ///   omma study e3
 ///   omma study e3 --ood kmnist=data/kmnist,notmnist=data/notmnist
 ///   omma study e3 --plan
+///   omma study e3 --first-seed 3 --seeds 1 --out fourth
 ///   omma study soft --data mnist/
 ///   omma study norm --set steps=200
 ///   omma study limoe --data emoji/ --also emoji-held-out.tsv
@@ -49,6 +50,9 @@ pub(crate) struct StudyCommand {
     /// Seeds per system, if not those of the study
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     seeds: Option<u16>,
+    /// The first of them, such as 3 for a fourth in a folder of its own; an ensemble's other models have later ones
+    #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1000))]
+    first_seed: u16,
     /// Processes at a time; the cores are shared among them
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -137,6 +141,7 @@ impl StudyCommand {
     /// A study of norms, which has no images and trains no models that are kept.
     fn learn_norms(&self, study: &NormStudy) -> Result<()> {
         let others = [
+            (self.first_seed > 0, "--first-seed"),
             (self.data.is_some(), "--data"),
             (self.init.is_some(), "--init"),
             (!self.ood.is_empty(), "--ood"),
@@ -163,6 +168,7 @@ impl StudyCommand {
     fn options(&self, study: &Study) -> Options {
         Options {
             seeds: self.seeds.map_or(study.seeds, usize::from).max(1),
+            first_seed: self.first_seed.into(),
             data: self.data.clone(),
             settings: self.settings.clone(),
             upstream: self.upstream.clone(),
@@ -195,7 +201,7 @@ impl StudyCommand {
         let place = by.map_or(folder.to_owned(), |data| folder.join(format!("by-{}", slug(data))));
         let mut evaluations: Vec<Evaluation> = Vec::new();
         for system in study.judged() {
-            for number in 0..options.seeds {
+            for number in options.numbers() {
                 let evaluation = read_evaluation(&study.eval_folder(folder, system, number, by))?;
                 // Its folder says which system it is of, whichever version judged it.
                 let fingerprint = system.label.clone();

@@ -1,6 +1,9 @@
 //! Which models a study trains, what each of them begins from, and where they are.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 use omma_model::{ModelConfig, checkpoint, preset};
@@ -32,16 +35,17 @@ impl Model<'_> {
 }
 
 impl Study {
-    /// The models of a system that are judged together, for one of the study's seeds. The first has that seed
-    /// itself, so that an ensemble has its first model in common with the single models of its recipe.
+    /// The models of a system that are judged together, for one of the study's seeds, `numbers`. The first has that
+    /// seed itself, so that an ensemble has its first model in common with the single models of its recipe; the
+    /// others have seeds after all of the study's.
     pub(crate) fn models<'a>(
         &'a self,
         system: &'a StudySystem,
         number: usize,
-        seeds: usize,
+        numbers: &Range<usize>,
     ) -> Vec<Model<'a>> {
         let places = 0..system.ensemble.max(1);
-        places.map(|place| self.model(system, number + place * seeds, place)).collect()
+        places.map(|place| self.model(system, number + place * numbers.end, place)).collect()
     }
 
     fn model<'a>(&'a self, system: &'a StudySystem, seed: usize, place: usize) -> Model<'a> {
@@ -82,12 +86,12 @@ impl Study {
     }
 
     /// Every model that is to be trained, each once, in stages: whatever one begins from is in an earlier stage.
-    pub(crate) fn stages(&self, seeds: usize) -> Vec<Vec<Model<'_>>> {
+    pub(crate) fn stages(&self, numbers: &Range<usize>) -> Vec<Vec<Model<'_>>> {
         let mut stages: Vec<Vec<Model>> = Vec::new();
         let root = Path::new("");
         let systems = |number: usize| self.judged().map(move |system| (number, system));
-        for (number, system) in (0..seeds).flat_map(systems) {
-            for model in self.models(system, number, seeds) {
+        for (number, system) in numbers.clone().flat_map(systems) {
+            for model in self.models(system, number, numbers) {
                 for model in std::iter::successors(Some(model), |model| self.upstream_of(model)) {
                     let depth = self.depth(model.system);
                     stages.resize_with(stages.len().max(depth + 1), Vec::new);
@@ -213,11 +217,15 @@ mod tests {
 
     /// Names of the runs of every stage.
     fn runs(study: &Study) -> Vec<Vec<String>> {
+        runs_of(study, &(0..study.seeds))
+    }
+
+    fn runs_of(study: &Study, numbers: &Range<usize>) -> Vec<Vec<String>> {
         let name = |model: &Model| {
             let path = study.run_folder(Path::new(""), model);
             path.file_name().unwrap().to_string_lossy().into_owned()
         };
-        study.stages(study.seeds).iter().map(|stage| stage.iter().map(name).collect()).collect()
+        study.stages(numbers).iter().map(|stage| stage.iter().map(name).collect()).collect()
     }
 
     #[test]
@@ -234,6 +242,13 @@ mod tests {
         );
         let study = parse(&format!("{UP}{}", system("a", "from_seed = \"own\""))).unwrap();
         assert_eq!(runs(&study), [vec!["up-0", "up-1"], vec!["a-0", "a-1-of-1"]]);
+    }
+
+    #[test]
+    fn later_seeds_begin_from_the_same_and_share_no_model_among_them() {
+        let ensemble = system("b", "ensemble = 2");
+        let study = parse(&format!("{UP}{}{ensemble}", system("a", ""))).unwrap();
+        assert_eq!(runs_of(&study, &(2..4)), [vec!["up-0"], vec!["a-2", "a-6", "a-3", "a-7"]]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a user sets beside a study's files, and the study's folder, which remembers it.
 
-use std::{collections::BTreeMap, io::ErrorKind, path::Path};
+use std::{collections::BTreeMap, io::ErrorKind, ops::Range, path::Path};
 
 use anyhow::{Context, Result, bail};
 use omma_base::files::{FolderLock, write_atomically};
@@ -14,6 +14,9 @@ const OPTIONS: &str = "options.toml";
 #[derive(Serialize, Deserialize, Default)]
 pub(crate) struct Options {
     pub(crate) seeds: usize,
+    /// The first of them; the others follow it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) first_seed: usize,
     /// Other data for all systems that are judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<String>,
@@ -33,7 +36,16 @@ pub(crate) struct Options {
     pub(crate) few_shot: BTreeMap<String, String>,
 }
 
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 impl Options {
+    /// The study's seeds.
+    pub(crate) fn numbers(&self) -> Range<usize> {
+        self.first_seed..self.first_seed + self.seeds
+    }
+
     /// What goes on top of a system's recipe.
     pub(crate) fn settings_of(&self, study: &Study, system: &StudySystem) -> Vec<String> {
         let data = self.data_setting().filter(|_| system.judged);
@@ -46,14 +58,18 @@ impl Options {
     }
 
     /// What may not change in a folder.
-    fn decisive(&self) -> (usize, Vec<String>, &[String], Option<&String>) {
+    fn decisive(&self) -> (Range<usize>, Vec<String>, &[String], Option<&String>) {
         let settings = self.data_setting().into_iter().chain(self.settings.iter().cloned());
-        (self.seeds, settings.collect(), &self.upstream, self.init.as_ref())
+        (self.numbers(), settings.collect(), &self.upstream, self.init.as_ref())
     }
 
     fn in_words(&self) -> String {
-        let (seeds, settings, upstream, init) = self.decisive();
-        let mut words = format!("{seeds} seeds and {settings:?}");
+        let (numbers, settings, upstream, init) = self.decisive();
+        let mut words = format!("{} seeds", numbers.len());
+        if numbers.start > 0 {
+            words += &format!(" from {} on", numbers.start);
+        }
+        words += &format!(" and {settings:?}");
         if !upstream.is_empty() {
             words += &format!(" and upstream {upstream:?}");
         }
@@ -149,6 +165,22 @@ mod tests {
         let message = format!("{:#}", settle(&[("x", "/c")]).unwrap_err());
         assert!(message.contains("x was /a and is /c"), "{message}");
         settle(&[("x", "/a"), ("y", "/b")]).unwrap();
+    }
+
+    #[test]
+    fn later_seeds_are_a_study_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let study = Study::find("e3").unwrap();
+        let settle = |first_seed: usize| {
+            let options = Options { seeds: 2, first_seed, ..Options::default() };
+            study.settle(folder.path(), &options).map(drop)
+        };
+        settle(0).unwrap();
+        let known = std::fs::read_to_string(folder.path().join(OPTIONS)).unwrap();
+        assert!(!known.contains("first_seed"), "{known}");
+        let message = settle(2).unwrap_err().to_string();
+        assert!(message.contains("a study with 2 seeds and"), "{message}");
+        assert!(message.contains("now it is 2 seeds from 2 on"), "{message}");
     }
 
     #[test]

@@ -198,7 +198,7 @@ mod tests {
         let folder = Path::new("x");
         let of = |label: &str| study.systems.iter().find(|s| s.label == label).unwrap();
         let (single, pair) = (of("V-MoE (K=1)"), of("V-MoE (K=1) ensemble of 2"));
-        let (one, both) = (study.models(single, 1, 3), study.models(pair, 1, 3));
+        let (one, both) = (study.models(single, 1, &(0..3)), study.models(pair, 1, &(0..3)));
         assert_eq!(both.iter().map(|model| model.seed).collect::<Vec<_>>(), [1, 4]);
         assert_eq!(study.run_folder(folder, &one[0]), study.run_folder(folder, &both[0]));
         let evals = |system, by| study.eval_folder(folder, system, 1, by);
@@ -223,7 +223,7 @@ mod tests {
             study.systems.iter().filter(|system| !system.upcycle.is_empty()).collect();
         let starts: std::collections::BTreeSet<PathBuf> = sparse
             .iter()
-            .map(|one| study.start_folder(folder.path(), &study.models(one, 0, 1)[0]))
+            .map(|one| study.start_folder(folder.path(), &study.models(one, 0, &(0..1))[0]))
             .collect();
         assert_eq!(starts.len(), sparse.len(), "they differ in their experts");
     }
@@ -326,7 +326,7 @@ mod tests {
                 .filter(|(name, _)| name == STUDY)
                 .for_each(|file| file.1 = text.clone());
             if let Ok(study) = Study::parse(files, Path::new("")) {
-                let stages = study.stages(study.seeds);
+                let stages = study.stages(&(0..study.seeds));
                 assert!(!stages.is_empty());
                 let _ = study.run_folder(Path::new("x"), &stages[0][0]);
             }

@@ -41,7 +41,7 @@ impl Work<'_> {
 
     /// Everything up to the trained models, in its order.
     pub(crate) fn trainings(&self) -> Vec<Stage> {
-        let models = self.study.stages(self.options.seeds).into_iter();
+        let models = self.study.stages(&self.options.numbers()).into_iter();
         let stages = models.flat_map(|models| {
             let stage = |what, jobs, trains| Stage { what, jobs: once(jobs), trains };
             [
@@ -135,8 +135,8 @@ impl Work<'_> {
 
     /// Every system that is judged, by everything that it is judged by.
     pub(crate) fn evaluations(&self) -> Stage {
-        let numbers = 0..self.options.seeds;
-        let by = numbers.flat_map(|number| self.by.iter().map(move |by| (number, *by)));
+        let by =
+            self.options.numbers().flat_map(|number| self.by.iter().map(move |by| (number, *by)));
         let jobs = by.flat_map(|(number, by)| {
             self.study.judged().map(move |system| self.evaluation(system, number, by))
         });
@@ -147,7 +147,7 @@ impl Work<'_> {
         let study = self.study;
         let out = study.eval_folder(self.folder, system, number, by);
         let mut arguments = vec!["eval".to_owned()];
-        let models = study.models(system, number, self.options.seeds).into_iter();
+        let models = study.models(system, number, &self.options.numbers()).into_iter();
         let runs = models.map(|model| study.run_folder(self.folder, &model));
         arguments.extend(runs.map(|run| run.display().to_string()));
         arguments.push(format!("--label={}", system.label));
@@ -188,8 +188,9 @@ impl<'a> Work<'a> {
         let Self { study, options, .. } = self;
         let drawn = study.judged().filter(|system| study.curves.contains(&system.label));
         let runs = |system: &'a StudySystem| {
-            let models = (0..options.seeds)
-                .flat_map(|number| study.models(system, number, options.seeds).into_iter().take(1));
+            let numbers = options.numbers();
+            let first = |number| study.models(system, number, &numbers).into_iter().take(1);
+            let models = numbers.clone().flat_map(first);
             let runs = models.map(|model| study.run_folder(self.folder, &model));
             (system.label.as_str(), runs.collect())
         };

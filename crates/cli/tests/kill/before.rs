@@ -46,6 +46,10 @@ fn an_old_run_goes_on_to_the_end_that_it_would_have_had() {
         assert!(resume(&run).status().unwrap().success());
         let longer = fs::read(run.join("metrics.jsonl")).unwrap();
         assert!(longer.starts_with(&log), "lines keep their bytes");
+        let result = fs::read(run.join("result.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_slice(&result).unwrap();
+        assert!(result["train_seconds"].is_f64());
+        assert!(result["train_cpu_seconds"].is_null(), "its first steps were not counted");
         let (found, expected) = (values(&run), values(&data(old).join("finished.safetensors")));
         let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert_eq!(found.len(), expected.len());

@@ -65,6 +65,11 @@ fn a_finished_run_is_extended_and_keeps_what_it_had_reached() {
     assert_eq!(fs::read(run.join("checkpoints/step-00000030/state.safetensors")).unwrap(), before);
     let new: Value = serde_json::from_slice(&fs::read(run.join("result.json")).unwrap()).unwrap();
     assert_eq!((&new["steps"], &new["extended_after"]), (&60.into(), &serde_json::json!([30])));
+    let old: Value = serde_json::from_slice(&result).unwrap();
+    for seconds in ["train_seconds", "train_cpu_seconds"] {
+        let [before, after] = [&old, &new].map(|result| result[seconds].as_f64());
+        assert!(before > Some(0.0) && after > before, "{seconds}: {before:?}, then {after:?}");
+    }
     // The log goes on, with a line that says so.
     assert!(fs::read(run.join("metrics.jsonl")).unwrap().starts_with(&log));
     let stretches = records(&run, "stretch");

@@ -50,12 +50,29 @@ pub struct Progress {
     pub step: u64,
     /// Seconds spent in them.
     pub seconds: f64,
+    /// Seconds that cores have worked in them, all of them together; nothing where the system does not say it, or an
+    /// earlier version has taken some of the steps.
+    #[serde(default)]
+    pub cpu_seconds: Option<f64>,
     /// The best evaluation so far.
     pub best: Option<Best>,
     /// The step after which held-out images were looked at last, where that is known. A run that was
     /// interrupted while it looked does so again.
     #[serde(default)]
     pub evaluated: Option<u64>,
+}
+
+impl Progress {
+    /// Before the first step.
+    pub(crate) fn begin() -> Self {
+        Self { cpu_seconds: Some(0.0), ..Self::default() }
+    }
+
+    /// Adds what a step has taken.
+    pub(crate) fn spend(&mut self, seconds: f64, cpu_seconds: Option<f64>) {
+        self.seconds += seconds;
+        self.cpu_seconds = self.cpu_seconds.zip(cpu_seconds).map(|(before, step)| before + step);
+    }
 }
 
 /// The first format: all in one.

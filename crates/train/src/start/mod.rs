@@ -66,7 +66,7 @@ impl Begin {
         let optimiser = Optimiser::new(recipe.optimiser, recipe.model.encoder.depth, parameters);
         let decay = recipe.train.ema;
         let average = (decay > 0.0).then(|| Average::new(decay, &weights.values));
-        let (progress, from) = (Progress::default(), None);
+        let (progress, from) = (Progress::begin(), None);
         Ok(Self { model, weights, average, optimiser, freezing, progress, from })
     }
 

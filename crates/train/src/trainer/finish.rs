@@ -45,8 +45,12 @@ pub struct TrainingResult {
     pub scores: TaskScores,
     /// The best evaluation on held-out images.
     pub best_validation: Option<Best>,
-    /// Seconds spent in training steps.
+    /// Seconds spent in training steps, by the clock.
     pub train_seconds: f64,
+    /// Seconds that the cores have worked in these, all of them together: what other work beside it hardly changes. Of
+    /// several processes that train together it is the first one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train_cpu_seconds: Option<f64>,
     /// Training images per second.
     pub images_per_second: f64,
     /// The most memory that the process held.
@@ -95,6 +99,7 @@ impl Trainer {
             scores,
             best_validation: self.progress.best,
             train_seconds: self.progress.seconds,
+            train_cpu_seconds: self.progress.cpu_seconds,
             images_per_second: images / self.progress.seconds.max(1e-9),
             peak_rss_bytes: memory::peak(),
             routing,

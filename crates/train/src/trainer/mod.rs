@@ -21,6 +21,7 @@ mod weights;
 use std::{path::Path, time::Instant};
 
 use burn::{module::Module, tensor::Device};
+use omma_base::cpu_time;
 use omma_eval::routing::RoutingTally;
 use omma_kernels::devices::describe;
 use omma_model::{
@@ -283,10 +284,11 @@ impl Trainer {
         while self.progress.step < self.outline.steps {
             stop.check()?;
             self.begin_stretch(observer)?;
-            let begin = Instant::now();
+            let (begin, cpu_before) = (Instant::now(), cpu_time::of_process());
             self.step(&mut feed, &mut interval)?;
             let spent = begin.elapsed().as_secs_f64();
-            self.progress.seconds += spent;
+            let cpu = cpu_time::of_process().zip(cpu_before).map(|(after, before)| after - before);
+            self.progress.spend(spent, cpu);
             interval.seconds += spent;
             observer.step(self.progress.step);
             self.after_step(&mut interval, observer, stop)?;
