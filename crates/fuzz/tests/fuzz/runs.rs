@@ -58,7 +58,7 @@ fn states() -> (Vec<Vec<u8>>, checkpoint::Identity, Optimiser) {
         let data = serde_json::from_value(data).unwrap();
         State::save(
             folder.path(),
-            Saved { progress, model, recipe, data, optimiser: &optimiser, raw },
+            Saved { progress, model, recipe, data, optimiser: &optimiser, raw, whole: &() },
         )
         .unwrap();
         fs::read(folder.path().join("state.safetensors")).unwrap()
