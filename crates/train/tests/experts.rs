@@ -119,7 +119,6 @@ fn assert_same(one: &Path, other: &Path, what: &str) {
     assert_eq!(own.len(), others.len(), "{what}");
     let of_scores = own.iter().zip(&others).map(|(a, b)| (a - b).abs() / (1.0 + a.abs()));
     let of_scores = of_scores.fold(0.0, f64::max);
-    println!("{what}: tensors {apart:.1e}, scores {of_scores:.1e}");
     assert!(apart < 5e-4 && of_scores < 1e-5, "{what}: {apart:.1e} {of_scores:.1e}");
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct DeviceMemories(Vec<Vec<Tensor<1>>>);
 
 impl Optimiser {
     /// Moves what is remembered to a device, without a graph of gradients; on the host nothing is left.
-    pub(crate) fn to_device(&mut self, device: &Device) -> DeviceMemories {
+    pub(crate) fn move_to(&mut self, device: &Device) -> DeviceMemories {
         let moved = |memory: &mut Memory| {
             let vectors = memory.vectors.iter_mut().map(std::mem::take);
             vectors.map(|vector| row(vector, device)).collect()
@@ -168,7 +168,7 @@ mod tests {
             clip_global_norm(&mut gradients, config.clip_norm);
             moved.step(0.02 * schedule.share(step, 12), &mut start, &gradients);
         }
-        let mut memories = moved.to_device(&Device::flex());
+        let mut memories = moved.move_to(&Device::flex());
         assert!(vectors(&moved).iter().all(Vec::is_empty), "nothing is left on the host");
         let mut on_device = rows(&start);
         for step in 0..12 {
@@ -214,7 +214,7 @@ mod tests {
     fn groups_differ_on_a_device_too() {
         let config = config(OptimiserKind::Sgd, 0.0);
         let mut optimiser = optimiser(config);
-        let mut memories = optimiser.to_device(&Device::flex());
+        let mut memories = optimiser.move_to(&Device::flex());
         let ones: Vec<Vec<f32>> =
             drawn(Seed::new(1), 1.0).iter().map(|v| vec![1.0; v.len()]).collect();
         let found = optimiser.step_on_device(1.0, &mut memories, rows(&ones), (rows(&ones), 0.0));

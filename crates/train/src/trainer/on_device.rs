@@ -140,7 +140,7 @@ impl Stepper {
         let OnDevice(memories) = self.on_device.as_mut().expect("what steps on a device is there");
         let memories = memories.get_or_insert_with(|| {
             self.weights.values = Vec::new();
-            self.optimiser.to_device(&device)
+            self.optimiser.move_to(&device)
         });
         let values = learning_rows(&self.model);
         let values = self.optimiser.step_on_device(rate, memories, values, (gradients.0, norm));
