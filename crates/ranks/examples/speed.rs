@@ -16,7 +16,7 @@ fn exchange(world: &World, values: usize) -> f64 {
     let (ranks, rank) = (world.size(), world.rank());
     let mut counts = vec![values / (ranks - 1); ranks];
     counts[rank] = 0;
-    let mut swap = || world.all_to_all(vec![1.0; counts.iter().sum()], &counts, &counts);
+    let swap = || world.all_to_all(vec![1.0; counts.iter().sum()], &counts, &counts);
     swap();
     let begin = Instant::now();
     (0..TIMES).for_each(|_| _ = swap());
