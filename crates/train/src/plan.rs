@@ -227,15 +227,17 @@ mod tests {
         let [plain, spread] = [&plain, &spread].map(|recipe| Plan::new(recipe, SPEED).unwrap());
         let [before, after] = [&plain, &spread].map(|plan| plan.layout(8).unwrap());
         assert_eq!((before.experts_on, after.experts_on), (1, 4));
-        // V-MoE-S/16 at 224 pixels: two layers, each with two of eight experts for 197 tokens of width 384.
-        assert_eq!(spread.taken, 2 * 2 * 197 * 384);
+        // V-MoE-S/16 at 384 pixels: two layers, each with two of its experts for 577 tokens of width 512.
+        assert_eq!(spread.taken, 2 * 2 * 577 * 512);
         assert_eq!(after.row_bytes, 3 * 4 * 4 * spread.taken * 512 / 4);
         assert_eq!((before.rows, before.row_bytes), (0.0, 0));
         let others = spread.learning - spread.experts;
         // 7/8 of all that is everywhere, and half of a quarter of the experts, twice.
         let expected = 8 * (others - others / 8 + spread.experts / 4 / 2);
         assert!((after.bytes as f64 / expected as f64 - 1.0).abs() < 1e-6);
-        assert!(after.memory < before.memory && after.weights < before.weights);
+        assert!(2.0 * after.weights < before.weights);
+        let held = |ranks| spread.recipe.step_memory_on(ranks).unwrap().weights;
+        assert!(2 * held(4) < held(1));
         // On one rank, or on five, all experts are everywhere.
         assert_eq!(spread.layout(1).unwrap(), plain.layout(1).unwrap());
     }
