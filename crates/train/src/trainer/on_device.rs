@@ -15,7 +15,6 @@ use omma_ranks::sum_over_shards;
 
 use super::{
     Weights,
-    agree::agree,
     divergence::Divergence,
     learner::Feed,
     step::GradientSum,
@@ -117,10 +116,7 @@ impl Stepper {
     ) -> Result<Taken> {
         let recipe = &resolved.recipe;
         let parts = recipe.train.parts();
-        let found = agree(&self.world, self.own_parts::<DeviceGradients>(resolved, feed, step));
-        let (facts, shards) = found.map_err(|e| self.or_divergence(step + 1, e, last_good))?;
-        let mut facts = self.all_facts(facts);
-        facts.divide(parts);
+        let (facts, shards) = self.computed(resolved, feed, step, last_good)?;
         let gradients = self.over_all_shards(shards).divide(parts);
         let norm = f64::from(read(&global_norm(&gradients.0))[0]);
         let limit = recipe.train.explosion * resolved.task.chance();

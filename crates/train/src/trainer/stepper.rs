@@ -166,6 +166,21 @@ impl Stepper {
         Ok(Taken { transfer: Some(Transfer::since(before)), ..taken })
     }
 
+    /// Runs the parts of a step on all ranks: what they found together, and the gradients of this rank's shards.
+    pub(super) fn computed<G: GradientSum>(
+        &self,
+        resolved: &Resolved,
+        feed: &mut Feed,
+        step: u64,
+        last_good: &dyn Fn() -> String,
+    ) -> Result<(Facts, Vec<G>)> {
+        let found = agree(&self.world, self.own_parts(resolved, feed, step));
+        let (facts, shards) = found.map_err(|e| self.or_divergence(step + 1, e, last_good))?;
+        let mut facts = self.all_facts(facts);
+        facts.divide(resolved.recipe.train.parts());
+        Ok((facts, shards))
+    }
+
     fn step_on_host(
         &mut self,
         resolved: &Resolved,
@@ -175,10 +190,7 @@ impl Stepper {
     ) -> Result<Taken> {
         let recipe = &resolved.recipe;
         let parts = recipe.train.parts();
-        let found = agree(&self.world, self.own_parts(resolved, feed, step));
-        let (facts, shards) = found.map_err(|e| self.or_divergence(step + 1, e, last_good))?;
-        let mut facts = self.all_facts(facts);
-        facts.divide(parts);
+        let (facts, shards) = self.computed(resolved, feed, step, last_good)?;
         let mut gradients = match &self.experts {
             Some(experts) => experts.sum(&self.share, &self.weights, shards),
             None => sum_over_shards(&self.world, &self.share, shards),
@@ -208,7 +220,7 @@ impl Stepper {
     }
 
     /// Runs the parts of a step that are this rank's.
-    pub(super) fn own_parts<G: GradientSum>(
+    fn own_parts<G: GradientSum>(
         &self,
         resolved: &Resolved,
         feed: &mut Feed,
@@ -255,7 +267,7 @@ impl Stepper {
     }
 
     /// What the parts of all ranks found, in the order of the parts.
-    pub(super) fn all_facts(&self, own: Vec<(usize, Facts)>) -> Facts {
+    fn all_facts(&self, own: Vec<(usize, Facts)>) -> Facts {
         let mut all = match self.world.is_alone() {
             true => own,
             false => {
