@@ -12,12 +12,20 @@ pub(crate) trait Link: Send + Sync {
     /// Gives every rank its part of `send`, and returns what every rank has for this one, in their order.
     ///
     /// - `sent`, `received`: how many values each rank gets and gives; they lie one after the other
-    fn all_to_all(&self, send: Vec<f32>, sent: &[usize], received: &[usize]) -> Vec<f32>;
+    /// - `patient`: whether it leaves the processor to others while it waits
+    fn all_to_all(
+        &self,
+        send: Vec<f32>,
+        sent: &[usize],
+        received: &[usize],
+        patient: bool,
+    ) -> Vec<f32>;
 
     /// The parts of all ranks one after the other, everywhere.
     ///
     /// - `counts`: how many values each rank has
-    fn all_gather(&self, own: Vec<f32>, counts: &[usize]) -> Vec<f32>;
+    /// - `patient`: whether it leaves the processor to others while it waits
+    fn all_gather(&self, own: Vec<f32>, counts: &[usize], patient: bool) -> Vec<f32>;
 
     /// Values of rank 0, everywhere; the others give as many.
     fn broadcast(&self, values: Vec<f32>) -> Vec<f32>;

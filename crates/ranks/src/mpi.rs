@@ -15,6 +15,7 @@ use std::{
 use mpi::{
     Count, Threading,
     datatype::{Partition, PartitionMut},
+    request::{Request, Scope},
     topology::{Color, SimpleCommunicator},
     traits::{Communicator, CommunicatorCollectives, Root},
 };
@@ -27,6 +28,8 @@ const AT_A_TIME: usize = 1 << 28;
 const KEEN: Duration = Duration::from_millis(5);
 /// Between two looks after that.
 const PAUSE: Duration = Duration::from_micros(500);
+/// Between two looks of one whose processor has something else to do.
+const SHORT_PAUSE: Duration = Duration::from_micros(50);
 
 /// All communicators of a process, the world first.
 type Communicators = Vec<SimpleCommunicator>;
@@ -120,15 +123,26 @@ where
 {
     let root = communicator.process_at_rank(0);
     mpi::request::scope(|scope| {
-        let mut request = root.immediate_broadcast_into(scope, values);
         let begin = Instant::now();
-        while let Err(again) = request.test() {
-            request = again;
+        look_until_done(root.immediate_broadcast_into(scope, values), || {
             if begin.elapsed() > KEEN {
                 std::thread::sleep(PAUSE);
             }
-        }
+        });
     });
+}
+
+/// Waits for what was begun, with something else between two looks.
+fn look_until_done<'a, D: ?Sized, S: Scope<'a>>(request: Request<'a, D, S>, between: impl Fn()) {
+    let mut request = request;
+    while let Err(again) = request.test() {
+        request = again;
+        between();
+    }
+}
+
+fn rest() {
+    std::thread::sleep(SHORT_PAUSE);
 }
 
 /// Counts, and where what they count begins.
@@ -152,24 +166,47 @@ impl Link for Mpi {
         self.size
     }
 
-    fn all_to_all(&self, send: Vec<f32>, sent: &[usize], received: &[usize]) -> Vec<f32> {
+    fn all_to_all(
+        &self,
+        send: Vec<f32>,
+        sent: &[usize],
+        received: &[usize],
+        patient: bool,
+    ) -> Vec<f32> {
         let mut receive = vec![0.0; received.iter().sum()];
         let (sent, from) = places(sent);
         let (received, to) = places(received);
         self.run(move |communicator| {
             let send = Partition::new(&send[..], sent, from);
             let mut to_fill = PartitionMut::new(&mut receive[..], received, to);
-            communicator.all_to_all_varcount_into(&send, &mut to_fill);
+            match patient {
+                false => communicator.all_to_all_varcount_into(&send, &mut to_fill),
+                true => mpi::request::scope(|scope| {
+                    let begun =
+                        communicator.immediate_all_to_all_varcount_into(scope, &send, &mut to_fill);
+                    look_until_done(begun, rest);
+                }),
+            }
             receive
         })
     }
 
-    fn all_gather(&self, own: Vec<f32>, counts: &[usize]) -> Vec<f32> {
+    fn all_gather(&self, own: Vec<f32>, counts: &[usize], patient: bool) -> Vec<f32> {
         let mut all = vec![0.0; counts.iter().sum()];
         let (counts, places) = places(counts);
         self.run(move |communicator| {
             let mut to_fill = PartitionMut::new(&mut all[..], counts, places);
-            communicator.all_gather_varcount_into(&own[..], &mut to_fill);
+            match patient {
+                false => communicator.all_gather_varcount_into(&own[..], &mut to_fill),
+                true => mpi::request::scope(|scope| {
+                    let begun = communicator.immediate_all_gather_varcount_into(
+                        scope,
+                        &own[..],
+                        &mut to_fill,
+                    );
+                    look_until_done(begun, rest);
+                }),
+            }
             all
         })
     }

@@ -10,10 +10,8 @@ use std::{iter::Peekable, ops::Range, vec};
 
 use rayon::prelude::*;
 
-use crate::world::World;
+use crate::{owners::Owners, world::World};
 
-/// Values that are summed at a time: buffers stay small, and counts fit into MPI's.
-const BUCKET: usize = 1 << 22;
 /// Values that a thread adds at a time.
 const PART: usize = 1 << 14;
 
@@ -83,67 +81,76 @@ fn add(sum: &mut [f32], other: &[f32]) {
     parts.for_each(|(sum, other)| sum.iter_mut().zip(other).for_each(|(a, b)| *a += b));
 }
 
-/// The sum over all shards of all ranks, on every rank; the same to the bit however they are spread.
+/// The sums of the subtrees that a rank has all shards of, from left to right.
 ///
 /// - `shards`: those of this rank, each a list of vectors
-pub fn sum_over_shards(world: &World, share: &Share, shards: Vec<Vec<Vec<f32>>>) -> Vec<Vec<f32>> {
+fn sum_subtrees(world: &World, share: &Share, shards: Vec<Vec<Vec<f32>>>) -> Vec<Vec<Vec<f32>>> {
     let leaves = share.own.clone().map(|shard| shard..shard + 1).zip(shards);
     let mut leaves = leaves.collect::<Vec<_>>().into_iter().peekable();
     let add_all = |sum: &mut Vec<Vec<f32>>, other: Vec<Vec<f32>>| {
         sum.iter_mut().zip(other).for_each(|(sum, other)| add(sum, &other));
     };
     let own = share.subtrees(world.rank()).into_iter();
-    let mut own: Vec<_> = own.map(|tree| sum_tree(tree, &mut leaves, &add_all)).collect();
-    if world.is_alone() {
-        return own.swap_remove(0);
-    }
-    let sizes: Vec<usize> = own[0].iter().map(Vec::len).collect();
-    let flat: Vec<Vec<f32>> = own.into_iter().map(|vectors| vectors.concat()).collect();
-    let sum = sum_over_ranks(world, share, &flat);
-    let mut rest = sum.as_slice();
-    let next = |size: usize| {
-        let (vector, left) = rest.split_at(size);
-        rest = left;
-        vector.to_vec()
-    };
-    sizes.into_iter().map(next).collect()
+    own.map(|tree| sum_tree(tree, &mut leaves, &add_all)).collect()
 }
 
-/// - `own`: the sums of this rank's subtrees
-fn sum_over_ranks(world: &World, share: &Share, own: &[Vec<f32>]) -> Vec<f32> {
-    let ranks = world.size();
+/// The sum over all shards of all ranks, on every rank; the same to the bit however they are spread.
+///
+/// - `shards`: those of this rank, each a list of vectors
+pub fn sum_over_shards(world: &World, share: &Share, shards: Vec<Vec<Vec<f32>>>) -> Vec<Vec<f32>> {
+    let sizes: Vec<usize> = shards[0].iter().map(Vec::len).collect();
+    let owners = Owners::even(&sizes, world.size());
+    let mut sum = sum_own_parts(world, share, &owners, shards);
+    owners.gather(world, &mut sum);
+    sum
+}
+
+/// The same sum of this rank's part of every vector alone; the rest of the vectors is of no use.
+///
+/// - `shards`: those of this rank, each a list of vectors
+pub fn sum_own_parts(
+    world: &World,
+    share: &Share,
+    owners: &Owners,
+    shards: Vec<Vec<Vec<f32>>>,
+) -> Vec<Vec<f32>> {
+    let own = sum_subtrees(world, share, shards);
+    if world.is_alone() {
+        return own.into_iter().next().expect("one tree has all shards");
+    }
+    let (me, ranks) = (world.rank(), world.size());
     let trees: Vec<Vec<Range<usize>>> = (0..ranks).map(|rank| share.subtrees(rank)).collect();
-    let length = own[0].len();
-    let mut sum = Vec::with_capacity(length);
-    for first in (0..length).step_by(BUCKET) {
-        let bucket = BUCKET.min(length - first);
-        let of = |rank: usize| first + bucket * rank / ranks..first + bucket * (rank + 1) / ranks;
-        let sizes: Vec<usize> = (0..ranks).map(|rank| of(rank).len()).collect();
-        let mut send = Vec::with_capacity(bucket * own.len());
+    let mut sums = vec![Vec::new(); owners.buckets.len()];
+    for (bucket, sum) in owners.buckets.iter().zip(&mut sums) {
+        let sizes = owners.sizes(bucket);
+        let mut send = Vec::with_capacity(sizes.iter().sum::<usize>() * own.len());
         for rank in 0..ranks {
-            own.iter().for_each(|subtree| send.extend_from_slice(&subtree[of(rank)]));
+            for subtree in &own {
+                let parts =
+                    bucket.iter().map(|piece| &subtree[piece.vector][owners.of(piece, rank)]);
+                parts.for_each(|part| send.extend_from_slice(part));
+            }
         }
         let sent: Vec<usize> = sizes.iter().map(|size| size * own.len()).collect();
-        let mine = sizes[world.rank()];
-        let received: Vec<usize> = trees.iter().map(|trees| trees.len() * mine).collect();
+        let received: Vec<usize> = trees.iter().map(|trees| trees.len() * sizes[me]).collect();
         let mut parts = world.all_to_all(send, &sent, &received);
-        let summed = match mine {
-            0 => Vec::new(),
-            _ => {
-                let subtrees = trees.iter().flatten().cloned().zip(parts.chunks_exact_mut(mine));
-                let mut known = subtrees.collect::<Vec<_>>().into_iter().peekable();
-                sum_tree(0..share.shards, &mut known, &|sum, other| add(sum, other)).to_vec()
-            }
-        };
-        sum.extend(world.all_gather(summed, &sizes));
+        if sizes[me] > 0 {
+            let subtrees = trees.iter().flatten().cloned().zip(parts.chunks_exact_mut(sizes[me]));
+            let mut known = subtrees.collect::<Vec<_>>().into_iter().peekable();
+            *sum = sum_tree(0..share.shards, &mut known, &|sum, other| add(sum, other)).to_vec();
+        }
     }
-    sum
+    let mut vectors = own.into_iter().next().expect("every rank has a shard");
+    for (bucket, sum) in owners.buckets.iter().zip(&sums) {
+        owners.put(bucket, me, sum, &mut vectors);
+    }
+    vectors
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::threads;
+    use crate::{owners::BUCKET, threads};
 
     /// Values of very different sizes, whose sum depends on its order.
     fn shard(number: usize, sizes: &[usize]) -> Vec<Vec<f32>> {

@@ -75,7 +75,7 @@ impl Link for Thread {
         self.board.posted.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    fn all_to_all(&self, send: Vec<f32>, sent: &[usize], received: &[usize]) -> Vec<f32> {
+    fn all_to_all(&self, send: Vec<f32>, sent: &[usize], received: &[usize], _: bool) -> Vec<f32> {
         let (values, counts) = (Arc::new(send), Arc::new(sent.to_vec()));
         let all = self.exchange(Posted { values, counts, ..Posted::default() });
         let part = |(from, count): (&Posted, &usize)| {
@@ -86,7 +86,7 @@ impl Link for Thread {
         all.iter().zip(received).flat_map(part).collect()
     }
 
-    fn all_gather(&self, own: Vec<f32>, counts: &[usize]) -> Vec<f32> {
+    fn all_gather(&self, own: Vec<f32>, counts: &[usize], _: bool) -> Vec<f32> {
         let all = self.exchange(Posted { values: Arc::new(own), ..Posted::default() });
         assert!(all.iter().zip(counts).all(|(from, count)| from.values.len() == *count));
         all.iter().flat_map(|from| from.values.iter().copied()).collect()

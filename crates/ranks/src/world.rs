@@ -15,6 +15,8 @@ use crate::{link::Link, threads::alone};
 pub struct World {
     link: Arc<dyn Link>,
     traffic: Arc<Mutex<Traffic>>,
+    /// Whether what is waited for leaves the processor to others.
+    patient: bool,
 }
 
 impl fmt::Debug for World {
@@ -34,7 +36,7 @@ pub struct Traffic {
 
 impl World {
     pub(crate) fn of(link: Box<dyn Link>) -> Self {
-        Self { link: link.into(), traffic: Arc::default() }
+        Self { link: link.into(), traffic: Arc::default(), patient: false }
     }
 
     /// A single process.
@@ -72,6 +74,12 @@ impl World {
         Self::of(self.link.split(colour))
     }
 
+    /// The same ranks for whoever speaks to them while others compute: waiting takes no processor. What is said is
+    /// counted together.
+    pub fn patient(&self) -> Self {
+        Self { patient: true, ..self.clone() }
+    }
+
     /// What was sent since the last time, and how long it took.
     pub fn take_traffic(&self) -> Traffic {
         std::mem::take(&mut *self.traffic.lock().unwrap_or_else(PoisonError::into_inner))
@@ -83,7 +91,7 @@ impl World {
     /// - `sent`, `received`: how many values each rank gets and gives
     pub fn all_to_all(&self, send: Vec<f32>, sent: &[usize], received: &[usize]) -> Vec<f32> {
         let to_others = send.len() - sent[self.rank()];
-        self.timed(4 * to_others, |link| link.all_to_all(send, sent, received))
+        self.timed(4 * to_others, |link| link.all_to_all(send, sent, received, self.patient))
     }
 
     /// The parts of all ranks one after the other, everywhere.
@@ -91,7 +99,7 @@ impl World {
     /// - `counts`: how many values each rank has
     pub fn all_gather(&self, own: Vec<f32>, counts: &[usize]) -> Vec<f32> {
         let bytes = 4 * own.len() * (self.size() - 1);
-        self.timed(bytes, |link| link.all_gather(own, counts))
+        self.timed(bytes, |link| link.all_gather(own, counts, self.patient))
     }
 
     /// Values of rank 0, everywhere; the others give as many.
