@@ -21,6 +21,8 @@ use crate::{
 /// Passes over a parameter's four bytes in a step: its gradient is written, added up, divided, squared and clipped;
 /// the optimiser reads and writes it with what it remembers; the model gets a copy.
 const PASSES: f64 = 18.0;
+/// Those of them that squares and the optimiser take: with `train.spread_optimiser` over this rank's elements alone.
+const MOVING_PASSES: f64 = 8.0;
 
 /// What one rank has.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -87,6 +89,18 @@ pub struct Plan<'a> {
     taken: u64,
 }
 
+/// Weights of a rank that learn.
+struct Values {
+    /// Ranks that have all experts between them.
+    few: usize,
+    /// Weights that every rank has.
+    everywhere: u64,
+    /// Of its own part of the experts, where these are spread.
+    of_experts: u64,
+    /// Of all of these, those that it moves.
+    moved: u64,
+}
+
 /// Times that a row travels in a step.
 const TRIPS: u64 = 4;
 
@@ -125,19 +139,30 @@ impl<'a> Plan<'a> {
         even.rev().find(pays).unwrap_or(1)
     }
 
+    /// What each of so many ranks has of the weights.
+    fn values(&self, ranks: usize) -> Values {
+        let few = ranks_with_all_experts(ranks, self.recipe.train.expert_parallel);
+        // Of experts that are everywhere, nothing is different.
+        let spread = if few > 1 { self.experts } else { 0 };
+        let (everywhere, of_experts) = (self.learning - spread, spread / few as u64);
+        let moved = match self.recipe.train.spread_optimiser {
+            true => everywhere / ranks as u64 + of_experts / (ranks / few) as u64,
+            false => everywhere + of_experts,
+        };
+        Values { few, everywhere, of_experts, moved }
+    }
+
     fn timed(&self, ranks: usize) -> Layout {
         let RankSpeed { flops, bandwidth, latency, memory_bandwidth } = self.speed;
         let batch = self.recipe.train.batch;
         let images = batch / ranks;
         let compute = self.flops as f64 * images as f64 / flops;
-        let few = ranks_with_all_experts(ranks, self.recipe.train.expert_parallel);
-        // Of experts that are everywhere, nothing is different.
-        let spread = if few > 1 { self.experts } else { 0 };
-        let (everywhere, here) = (self.learning - spread, spread / few as u64);
-        let weights = 4.0 * PASSES * (everywhere + here) as f64 / memory_bandwidth;
+        let Values { few, everywhere, of_experts, moved } = self.values(ranks);
+        let passes = (PASSES - MOVING_PASSES) * (everywhere + of_experts) as f64;
+        let weights = 4.0 * (passes + MOVING_PASSES * moved as f64) / memory_bandwidth;
         let alike = ranks / few;
         let sum = |ranks: usize, values| Share { shards: ranks, own: 0..1 }.bytes_to_send(values);
-        let bytes = sum(ranks, everywhere) + sum(alike, here);
+        let bytes = sum(ranks, everywhere) + sum(alike, of_experts);
         let messages = |ranks: usize| 2.0 * (ranks - 1) as f64;
         let of_sums = messages(ranks) + if few > 1 { messages(alike) } else { 0.0 };
         let communication = bytes as f64 / bandwidth + of_sums * latency;
@@ -171,13 +196,13 @@ impl<'a> Plan<'a> {
         own.train.accumulation = 1;
         // A contrast is over the images of all ranks; gradients that are sent lie in a row, before and after.
         let whole = 4 * (self.recipe.similarities() - own.similarities());
-        let few = ranks_with_all_experts(ranks, self.recipe.train.expert_parallel);
-        let spread = if few > 1 { self.experts } else { 0 };
-        let here = self.learning - spread + spread / few as u64;
+        let Values { few, everywhere, of_experts, moved } = self.values(ranks);
+        let here = everywhere + of_experts;
         let in_a_row = if ranks > 1 { 2 * 4 * here } else { 0 };
+        let elsewhere = 4 * self.recipe.optimiser.vectors_per_parameter() * (here - moved);
         // Rows that arrived, and those that came back, are kept for the backward pass.
         let rows = if few > 1 { 2 * 4 * self.taken * own.train.batch as u64 } else { 0 };
-        Ok(own.step_memory_on(few)?.total() + whole + in_a_row + rows)
+        Ok(own.step_memory_on(few)?.total() + whole + in_a_row + rows - elsewhere)
     }
 }
 
@@ -240,6 +265,22 @@ mod tests {
         assert!(2 * held(4) < held(1));
         // On one rank, or on five, all experts are everywhere.
         assert_eq!(spread.layout(1).unwrap(), plain.layout(1).unwrap());
+    }
+
+    #[test]
+    fn a_spread_optimiser_remembers_less_and_sends_as_much() {
+        let (plain, spread) = (recipe(&[]), recipe(&["train.spread_optimiser=true"]));
+        let [plain, spread] = [&plain, &spread].map(|recipe| Plan::new(recipe, SPEED).unwrap());
+        let [before, after] = [&plain, &spread].map(|plan| plan.layout(8).unwrap());
+        assert_eq!((after.bytes, after.compute), (before.bytes, before.compute));
+        // Two moments of four bytes, of which seven eighths are elsewhere.
+        let saved = (before.memory - after.memory) as f64;
+        assert!((saved / (7.0 * plain.learning as f64) - 1.0).abs() < 1e-6);
+        assert!(after.weights < before.weights);
+        assert_eq!(spread.layout(1).unwrap(), plain.layout(1).unwrap());
+        let both = recipe(&["train.spread_optimiser=true", "train.expert_parallel=4"]);
+        let both = Plan::new(&both, SPEED).unwrap().layout(8).unwrap();
+        assert!(both.memory < after.memory);
     }
 
     #[test]

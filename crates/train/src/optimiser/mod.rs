@@ -23,11 +23,17 @@ mod schedule;
 mod sgd;
 mod sums;
 
+use std::ops::Range;
+
 use burn::tensor::Tensor;
+use omma_ranks::Owners;
 use serde::{Deserialize, Serialize};
 
-use self::{adafactor::Adafactor, adamw::AdamW, lamb::Lamb, sgd::Sgd};
-pub(crate) use self::{clip::clip, sums::sum_of_squares};
+use self::{adafactor::Adafactor, adamw::AdamW, lamb::Lamb, sgd::Sgd, sums::PART};
+pub(crate) use self::{
+    clip::clip,
+    sums::{squares_by_part, sum_of_squares},
+};
 pub use self::{
     clip::clip_global_norm,
     groups::Group,
@@ -142,7 +148,9 @@ pub struct Memory {
     pub name: String,
     shape: Vec<usize>,
     group: Group,
-    /// The rule's vectors, in the order that it has them.
+    /// Elements that are moved here, whole rows of the first axis: all, unless another process moves the others.
+    own: Range<usize>,
+    /// The rule's vectors about these, in the order that it has them.
     pub vectors: Vec<Vec<f32>>,
 }
 
@@ -150,6 +158,24 @@ impl Memory {
     /// How many numbers the parameter has.
     pub fn size(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// The shape of what is moved here.
+    fn own_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if self.own.len() < self.size() {
+            shape[0] = shape[0] * self.own.len() / self.size();
+        }
+        shape
+    }
+
+    /// What one remembers of the elements that are moved here, of a vector about all.
+    fn own_part(&self, vector: Vec<f32>) -> Vec<f32> {
+        if self.own.len() == self.size() {
+            return vector;
+        }
+        let place = |element: usize| vector.len() * element / self.size();
+        vector[place(self.own.start)..place(self.own.end)].to_vec()
     }
 }
 
@@ -183,6 +209,7 @@ impl Optimiser {
             name: name.to_owned(),
             shape: shape.to_vec(),
             group,
+            own: 0..shape.iter().product(),
             vectors: rule.memory(shape).into_iter().map(|size| vec![0.0; size]).collect(),
         };
         let memories = parameters.into_iter().map(remember).collect();
@@ -199,29 +226,51 @@ impl Optimiser {
         &self.memories
     }
 
-    /// Goes on from `steps`, with memories filled by `fill`; an entry that is missing is an error of
-    /// the caller's.
+    /// Goes on from `steps`, with what `read` says that was remembered: by the name of a parameter, the number of a
+    /// vector, and its length.
     pub fn restore<E>(
         &mut self,
         steps: u64,
-        mut fill: impl FnMut(&str, usize, &mut Vec<f32>) -> Result<(), E>,
+        mut read: impl FnMut(&str, usize, usize) -> Result<Vec<f32>, E>,
     ) -> Result<(), E> {
         self.steps = steps;
         for memory in &mut self.memories {
-            for (number, vector) in memory.vectors.iter_mut().enumerate() {
-                fill(&memory.name, number, vector)?;
+            for (number, length) in self.rule.memory(&memory.shape).into_iter().enumerate() {
+                let vector = read(&memory.name, number, length)?;
+                memory.vectors[number] = memory.own_part(vector);
             }
         }
         Ok(())
+    }
+
+    /// The same for a process that moves some elements of every parameter and remembers nothing of the others.
+    ///
+    /// - `own`: by the parameter's place; of a rule that [takes no parts](OptimiserConfig::takes_parts) all or none
+    pub(crate) fn owning(mut self, own: impl Fn(usize) -> Range<usize>) -> Self {
+        for (place, memory) in self.memories.iter_mut().enumerate() {
+            memory.own = own(place);
+            let vectors = std::mem::take(&mut memory.vectors).into_iter();
+            memory.vectors = vectors.map(|vector| memory.own_part(vector)).collect();
+        }
+        self
+    }
+
+    /// How long a vector about a whole parameter is, of which this process may have a part.
+    pub(crate) fn whole_length(&self, parameter: &str, number: usize) -> Option<usize> {
+        let memory = self.memories.iter().find(|memory| memory.name == parameter)?;
+        self.rule.memory(&memory.shape).get(number).copied()
     }
 
     /// One step at a learning rate.
     pub fn step(&mut self, rate: f64, values: &mut [Vec<f32>], gradients: &[Vec<f32>]) {
         self.steps += 1;
         for ((memory, values), gradient) in self.memories.iter_mut().zip(values).zip(gradients) {
-            let Memory { shape, group, vectors, .. } = memory;
-            let step = self.config.step_of(self.steps, rate, shape, group);
-            self.rule.update(step, values, gradient, vectors);
+            let (shape, own) = (memory.own_shape(), memory.own.clone());
+            if own.is_empty() {
+                continue;
+            }
+            let step = self.config.step_of(self.steps, rate, &shape, &memory.group);
+            self.rule.update(step, &mut values[own.clone()], &gradient[own], &mut memory.vectors);
         }
     }
 }
@@ -234,6 +283,18 @@ impl OptimiserConfig {
         let parts: Vec<usize> =
             (1..=ranks).flat_map(|ranks| [whole / ranks, whole.div_ceil(ranks)]).collect();
         self.rule().takes_parts(shape, &parts)
+    }
+
+    /// Where a parameter may be cut over ranks that each move a part of it: whole rows of its first axis, and as many
+    /// as are squared and added at a time, so that its norm is added up in the same way. Nothing where it may not.
+    pub(crate) fn grain(&self, shape: &[usize], ranks: usize) -> Option<usize> {
+        let row = shape.iter().skip(1).product::<usize>().max(1);
+        let grain = row.checked_mul(PART / greatest_common_divisor(row, PART))?;
+        let size = shape.iter().product();
+        let owners = Owners::cut([(size, Some(grain))], ranks);
+        let parts: Vec<usize> = (0..ranks).map(|rank| owners.range(0, rank).len() / row).collect();
+        let cut: Vec<usize> = parts.into_iter().filter(|rows| *rows > 0).collect();
+        self.rule().takes_parts(shape, &cut).then_some(grain)
     }
 
     /// Numbers that are remembered of every parameter, about.
@@ -267,4 +328,8 @@ impl OptimiserConfig {
             }
         }
     }
+}
+
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

@@ -2,13 +2,18 @@
 
 use rayon::prelude::*;
 
-const PART: usize = 1 << 14;
+/// Values that are added up by themselves before their sum is added to those of others.
+pub(super) const PART: usize = 1 << 14;
 
 /// `Σ x²`.
 pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
+    squares_by_part(values).iter().sum()
+}
+
+/// `Σ x²` of every part.
+pub(crate) fn squares_by_part(values: &[f32]) -> Vec<f64> {
     let part = |part: &[f32]| part.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
-    let parts: Vec<f64> = values.par_chunks(PART).map(part).collect();
-    parts.iter().sum()
+    values.par_chunks(PART).map(part).collect()
 }
 
 /// The root of the mean square.

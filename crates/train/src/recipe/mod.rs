@@ -195,6 +195,9 @@ pub struct TrainRecipe {
     /// Ranks that the experts of every layer are spread over, at most, each with some of them and what the optimiser
     /// remembers of these; 1 for all experts on every rank.
     pub expert_parallel: usize,
+    /// Whether every rank moves some elements of every parameter and remembers nothing of the others (ZeRO stage 1);
+    /// the bits are the same.
+    pub spread_optimiser: bool,
     /// What does not learn, such as `["embed", "0-9"]`: no gradients, nothing remembered, and run as in
     /// predictions where nothing below it learns.
     pub freeze: Freeze,
@@ -232,6 +235,7 @@ impl Default for TrainRecipe {
             accumulation: 1,
             shards: 1,
             expert_parallel: 1,
+            spread_optimiser: false,
             freeze: Freeze::default(),
             label_smoothing: 0.0,
             ema: 0.0,

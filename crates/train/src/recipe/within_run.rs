@@ -24,6 +24,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.log_every",
     "train.test_share",
     "train.expert_parallel",
+    "train.spread_optimiser",
     "optimiser.learning_rate",
     "data.workers",
     "data.prefetch",

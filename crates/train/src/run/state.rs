@@ -154,7 +154,7 @@ pub enum Held {
 /// Knows the whole of what the process that saves may have a part of.
 pub trait Whole {
     /// How long the whole is.
-    fn size(&self, parameter: &str, own: usize) -> usize;
+    fn size(&self, parameter: &str, held: Held, own: usize) -> usize;
 
     /// The whole of what this process has.
     fn values<'a>(&self, parameter: &str, held: Held, own: &'a [f32]) -> Cow<'a, [f32]>;
@@ -162,7 +162,7 @@ pub trait Whole {
 
 /// This process has everything.
 impl Whole for () {
-    fn size(&self, _: &str, own: usize) -> usize {
+    fn size(&self, _: &str, _: Held, own: usize) -> usize {
         own
     }
 
@@ -186,7 +186,7 @@ impl Floats for Vector<'_> {
     }
 
     fn shape(&self) -> Cow<'_, [usize]> {
-        Cow::Owned(vec![self.whole.size(self.parameter, self.own.len())])
+        Cow::Owned(vec![self.whole.size(self.parameter, self.held, self.own.len())])
     }
 
     fn values(&self) -> Cow<'_, [f32]> {
@@ -267,9 +267,8 @@ impl State {
             }
             Ok(floats_of(tensor.data()))
         };
-        optimiser.restore(self.progress.step, |parameter, number, vector| {
-            *vector = read(&memory_name(parameter, number), vector.len())?;
-            Ok::<(), TrainError>(())
+        optimiser.restore(self.progress.step, |parameter, number, length| {
+            read(&memory_name(parameter, number), length)
         })?;
         let parameters = optimiser.memories().iter();
         let raw = parameters.map(|memory| read(&raw_name(&memory.name), memory.size()));

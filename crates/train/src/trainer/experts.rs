@@ -11,13 +11,13 @@ use omma_model::{
     ExpertSlice, Parameter, ParameterValues, VisionTransformer, experts_of_rank, parameter_values,
     parameters,
 };
-use omma_ranks::{Share, World, sum_over_shards};
+use omma_ranks::{Share, World};
 use serde::{Deserialize, Serialize};
 
 use super::{Average, Weights, lead::Order, stepper::Stepper};
 use crate::{
     error::{Result, TrainError},
-    optimiser::{Optimiser, sum_of_squares},
+    optimiser::Optimiser,
     recipe::Recipe,
     run::{Held, Whole},
 };
@@ -73,45 +73,23 @@ impl ExpertRanks {
     }
 
     /// Whether this rank has only a part of a parameter.
-    fn is_spread(&self, parameter: &Parameter) -> bool {
+    pub(super) fn is_spread(&self, parameter: &Parameter) -> bool {
         self.slices.contains_key(&parameter.name)
     }
 
-    /// Sums gradients over all shards: those of experts over the ranks that have the same, into which the others of their
-    /// group have already put theirs in the backward pass.
-    ///
-    /// - `shards`: those of this rank
-    pub(super) fn sum(
-        &self,
-        share: &Share,
-        weights: &Weights,
-        shards: Vec<Vec<Vec<f32>>>,
-    ) -> Vec<Vec<f32>> {
-        let spread: Vec<bool> = weights.parameters.iter().map(|p| self.is_spread(p)).collect();
-        let pick = |shards: &[Vec<Vec<f32>>], wanted: bool| -> Vec<Vec<Vec<f32>>> {
-            let of_shard = |shard: &Vec<Vec<f32>>| {
-                let own = shard.iter().zip(&spread).filter(|(_, spread)| **spread == wanted);
-                own.map(|(gradient, _)| gradient.clone()).collect()
-            };
-            shards.iter().map(of_shard).collect()
-        };
-        let (everywhere, experts) = (pick(&shards, false), pick(&shards, true));
-        drop(shards);
-        let everywhere = sum_over_shards(&self.world, share, everywhere);
+    /// The ranks that have the same experts as this one, and which of their shards are its own.
+    pub(super) fn replicas(&self, share: &Share) -> (&World, Share) {
         let replicas = Share::new(&self.replicas, share.own.len() * self.replicas.size());
-        let replicas = replicas.expect("every rank has as many shards");
-        let experts = sum_over_shards(&self.replicas, &replicas, experts);
-        let (mut everywhere, mut experts) = (everywhere.into_iter(), experts.into_iter());
-        let next = |spread: &bool| if *spread { experts.next() } else { everywhere.next() };
-        spread.iter().filter_map(next).collect()
+        (&self.replicas, replicas.expect("every rank has as many shards"))
     }
 
     /// The norm of all gradients, those of experts elsewhere included; the same on all ranks.
-    pub(super) fn norm(&self, weights: &Weights, gradients: &[Vec<f32>]) -> f64 {
+    ///
+    /// - `squares`: sums of the squares of those that are here, by parameter
+    pub(super) fn norm(&self, weights: &Weights, squares: &[f64]) -> f64 {
         let of = |wanted: bool| -> f64 {
-            let own = weights.parameters.iter().zip(gradients);
-            let own = own.filter(|(parameter, _)| self.is_spread(parameter) == wanted);
-            own.map(|(_, gradient)| sum_of_squares(gradient)).sum()
+            let own = weights.parameters.iter().zip(squares);
+            own.filter(|(parameter, _)| self.is_spread(parameter) == wanted).map(|(_, s)| s).sum()
         };
         // As bits: JSON has no word for what is not finite.
         let experts = self.group.shared(of(true).to_bits());
@@ -129,11 +107,9 @@ impl ExpertRanks {
         let mut own = Optimiser::new(recipe.optimiser, recipe.model.encoder.depth, parameters);
         let memories: BTreeMap<&str, _> =
             whole.memories().iter().map(|memory| (memory.name.as_str(), memory)).collect();
-        let Ok(()) =
-            own.restore::<std::convert::Infallible>(whole.steps(), |name, number, vector| {
-                *vector = self.own_part(name, &memories[name].vectors[number]);
-                Ok(())
-            });
+        let Ok(()) = own.restore::<std::convert::Infallible>(whole.steps(), |name, number, _| {
+            Ok(self.own_part(name, &memories[name].vectors[number]))
+        });
         own
     }
 
@@ -148,10 +124,10 @@ impl ExpertRanks {
         self.own_part(name, &self.world.broadcast(vec![0.0; size]))
     }
 
-    /// Gives rank 0 what it has asked for, if this rank is of its group.
-    pub(super) fn give(&self, piece: Piece, stepper: &Stepper, average: Option<&Average>) {
+    /// Gives rank 0 its part of a parameter's, if this rank is of its group.
+    fn give(&self, own: Vec<f32>) {
         if self.world.rank() == self.group.rank() {
-            self.gather(piece.read(stepper, average), None);
+            self.gather(own, None);
         }
     }
 
@@ -191,12 +167,6 @@ impl ExpertRanks {
         parameter_values(model).into_iter().enumerate().map(complete).collect()
     }
 
-    /// The same of what belongs to the state of a training.
-    pub(super) fn whole_state(&self, model: &VisionTransformer) -> WholeState<'_> {
-        let names = parameters(model).into_iter().enumerate();
-        WholeState { ranks: self, places: names.map(|(place, p)| (p.name, place)).collect() }
-    }
-
     /// The busiest rank's rows relative to the mean of all, in a layer whose experts have such shares of the load.
     pub(super) fn peak_load(&self, load: &[f64]) -> f64 {
         let ranks = self.group.size();
@@ -211,6 +181,7 @@ impl ExpertRanks {
 }
 
 impl Piece {
+    /// What ranks that have the same of a parameter have of it together, on the first of them.
     fn read(self, stepper: &Stepper, average: Option<&Average>) -> Vec<f32> {
         let all = parameter_values(&stepper.model);
         let value = &all[self.parameter];
@@ -219,33 +190,76 @@ impl Piece {
         match (self.of, place, average) {
             (Kept::Deployed, Some(place), Some(average)) => average.values[place].clone(),
             (Kept::Memory(number), Some(place), _) => {
-                stepper.optimiser.memories()[place].vectors[number].clone()
+                stepper.sums.memory(&stepper.optimiser, place, number)
             }
             (Kept::Deployed | Kept::Trained | Kept::Memory(_), ..) => value.read(),
         }
     }
 }
 
+impl Stepper {
+    /// Gives rank 0 this one's part of what it has asked for.
+    pub(super) fn give(&self, piece: Piece, average: Option<&Average>) {
+        let own = piece.read(self, average);
+        let Some(experts) = &self.experts else { return };
+        if experts.slices.contains_key(&parameters(&self.model)[piece.parameter].name) {
+            experts.give(own);
+        }
+    }
+
+    /// Who has the rest of a training of which rank 0 has a part; nothing where it has all.
+    pub(super) fn whole_state(&self) -> Option<WholeState<'_>> {
+        let names = || parameters(&self.model).into_iter().enumerate();
+        let places = || names().map(|(place, parameter)| (parameter.name, place)).collect();
+        let in_parts = self.experts.is_some() || self.sums.spread();
+        in_parts.then(|| WholeState { stepper: self, places: places() })
+    }
+}
+
 /// A training of which rank 0 has a part.
 pub(super) struct WholeState<'a> {
-    ranks: &'a ExpertRanks,
+    stepper: &'a Stepper,
     /// Places of the model's parameters, by name.
     places: BTreeMap<String, usize>,
 }
 
+impl WholeState<'_> {
+    /// Whose experts a parameter has, where these are spread.
+    fn slice(&self, parameter: &str) -> Option<(&ExpertRanks, &ExpertSlice)> {
+        let experts = self.stepper.experts.as_ref()?;
+        experts.slices.get(parameter).map(|slice| (experts, slice))
+    }
+}
+
 impl Whole for WholeState<'_> {
-    fn size(&self, parameter: &str, own: usize) -> usize {
-        self.ranks.slices.get(parameter).map_or(own, |slice| slice.whole_of(own))
+    fn size(&self, parameter: &str, held: Held, own: usize) -> usize {
+        let own = match held {
+            Held::Memory(number) => self.stepper.optimiser.whole_length(parameter, number),
+            Held::Trained => None,
+        }
+        .unwrap_or(own);
+        self.slice(parameter).map_or(own, |(_, slice)| slice.whole_of(own))
     }
 
     fn values<'a>(&self, parameter: &str, held: Held, own: &'a [f32]) -> Cow<'a, [f32]> {
-        let Some(slice) = self.ranks.slices.get(parameter) else { return Cow::Borrowed(own) };
-        let of = match held {
-            Held::Trained => Kept::Trained,
-            Held::Memory(number) => Kept::Memory(number),
+        let (of, in_parts) = match held {
+            Held::Trained => (Kept::Trained, false),
+            Held::Memory(number) => (Kept::Memory(number), self.stepper.sums.spread()),
         };
+        let slice = self.slice(parameter);
+        if slice.is_none() && !in_parts {
+            return Cow::Borrowed(own);
+        }
         let piece = Piece { parameter: self.places[parameter], of };
-        Cow::Owned(self.ranks.ask(piece, slice, own.to_vec()))
+        self.stepper.world.told(Some(Order::Give(piece)));
+        let own = match in_parts {
+            true => piece.read(self.stepper, None),
+            false => own.to_vec(),
+        };
+        Cow::Owned(match slice {
+            Some((experts, slice)) => experts.gather(own, Some(slice)),
+            None => own,
+        })
     }
 }
 

@@ -77,9 +77,8 @@ impl Follower {
         let experts = groups.map(|groups| ExpertRanks::new(world, groups, &model));
         let Begin { model, weights, average, optimiser, freezing, .. } =
             Begin::with(recipe, model)?;
-        let shards = recipe.train.shards;
-        let stepper = Stepper::new(device, (model, weights), optimiser, freezing, shards)?;
-        let stepper = stepper.among(world.clone(), experts)?;
+        let stepper = Stepper::new(device, (model, weights), optimiser, freezing, recipe)?;
+        let stepper = stepper.among(world.clone(), experts, recipe)?;
         Ok(Self { resolved, stepper, average })
     }
 
@@ -94,10 +93,7 @@ impl Follower {
             Ok(Some(heard(&parameter.name, parameter.shape.iter().product())))
         })?;
         *weights = Weights::learning(model, freezing);
-        optimiser.restore(step, |name, _, vector| {
-            *vector = heard(name, vector.len());
-            Ok::<(), TrainError>(())
-        })?;
+        optimiser.restore(step, |name, _, length| Ok::<_, TrainError>(heard(name, length)))?;
         if let Some(average) = &mut self.average {
             for (parameter, values) in weights.parameters.iter().zip(&mut average.values) {
                 *values = heard(&parameter.name, values.len());
@@ -134,11 +130,7 @@ impl Follower {
                         tracing::debug!("judging: {error}");
                     }
                 }
-                Order::Give(piece) => {
-                    if let Some(experts) = &self.stepper.experts {
-                        experts.give(piece, &self.stepper, self.average.as_ref());
-                    }
-                }
+                Order::Give(piece) => self.stepper.give(piece, self.average.as_ref()),
                 Order::End => return,
             }
         }

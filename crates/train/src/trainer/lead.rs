@@ -188,7 +188,7 @@ impl Trainer {
             }
             experts
         });
-        self.stepper = self.stepper.among(world.clone(), experts)?;
+        self.stepper = self.stepper.among(world.clone(), experts, &self.resolved.recipe)?;
         let machines: BTreeSet<String> = world.shared(world.machine()).into_iter().collect();
         let (ranks, machines) = (world.size(), machines.len());
         self.resolved.notes.push(format!(

@@ -16,6 +16,7 @@ mod step;
 mod stepper;
 mod stop;
 mod stretches;
+mod sums;
 mod weights;
 
 use std::{path::Path, time::Instant};
@@ -188,8 +189,7 @@ impl Trainer {
             measures: task.measures(),
             memory: resolved.memory,
         };
-        let shards = recipe.train.shards;
-        let stepper = Stepper::new(device, (model, weights), optimiser, freezing, shards)?;
+        let stepper = Stepper::new(device, (model, weights), optimiser, freezing, recipe)?;
         let stretches = Stretches::new(run.earlier_stretches()?, recipe, data.train.len());
         let mut logs = Logs::open(&run, progress.step)?;
         if let Some(classes) = task.class_names() {
@@ -425,8 +425,8 @@ impl Trainer {
         self.stepper.fetch(self.average.is_some());
         let raw = self.average.as_ref().map(|_| &self.stepper.weights);
         let (progress, optimiser) = (self.progress, &self.stepper.optimiser);
-        let spread = self.stepper.experts.as_ref().map(|experts| experts.whole_state(&model));
-        let whole: &dyn Whole = spread.as_ref().map_or(&(), |spread| spread);
+        let in_parts = self.stepper.whole_state();
+        let whole: &dyn Whole = in_parts.as_ref().map_or(&(), |whole| whole);
         checkpoints.add(step, |folder| {
             let model = self.save_model(&model, folder)?;
             for (name, text) in self.resolved.task.files() {

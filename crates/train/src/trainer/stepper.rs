@@ -5,7 +5,7 @@ use burn::{module::Module, tensor::Device};
 use omma_base::{Seed, transfer::Transfer};
 use omma_data::{Cursor, TrainLoader, Turns};
 use omma_model::VisionTransformer;
-use omma_ranks::{Share, World, sum_over_shards};
+use omma_ranks::{Share, World};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -16,13 +16,14 @@ use super::{
     learner::Feed,
     on_device::OnDevice,
     step::{Facts, GradientSum, Pass, ToldFacts, divide_gradients},
+    sums::Sums,
 };
 use crate::{
     activations::{ActivationLoader, Source, open_or_make},
     error::{Result, TrainError},
     freezing::Freezing,
-    optimiser::{Optimiser, clip, clip_global_norm},
-    recipe::recipe_error,
+    optimiser::{Optimiser, clip},
+    recipe::{Recipe, recipe_error},
     resolved::Resolved,
 };
 
@@ -41,6 +42,8 @@ pub(super) struct Stepper {
     pub(super) shards: Shards,
     /// Where the experts are that are not here.
     pub(super) experts: Option<ExpertRanks>,
+    /// How gradients are summed over ranks, and who moves what by them.
+    pub(super) sums: Sums,
     /// What stays on a device of its own, where it computes on one. Weights and optimiser are then as they were
     /// before the first step, or [fetched](Self::fetch).
     pub(super) on_device: Option<OnDevice>,
@@ -75,10 +78,11 @@ impl Stepper {
         (model, weights): (VisionTransformer, Weights),
         optimiser: Optimiser,
         freezing: Freezing,
-        shards: usize,
+        recipe: &Recipe,
     ) -> Result<Self> {
-        let world = World::alone();
+        let (world, shards) = (World::alone(), recipe.train.shards);
         let share = share(&world, shards)?;
+        let sums = Sums::new((&world, &share), None, &weights, recipe);
         let on_device = (device != Device::flex()).then(OnDevice::default);
         let shards = lanes(on_device.is_some(), shards)?;
         let experts = None;
@@ -92,6 +96,7 @@ impl Stepper {
             freezing,
             shards,
             experts,
+            sums,
             on_device,
         })
     }
@@ -99,8 +104,20 @@ impl Stepper {
     /// The same as one of several ranks.
     ///
     /// - `experts`: where they are, if not all here
-    pub(super) fn among(self, world: World, experts: Option<ExpertRanks>) -> Result<Self> {
+    pub(super) fn among(
+        self,
+        world: World,
+        experts: Option<ExpertRanks>,
+        recipe: &Recipe,
+    ) -> Result<Self> {
         let share = share(&world, self.share.shards)?;
+        if self.on_device.is_some() && recipe.train.spread_optimiser {
+            return Err(recipe_error(
+                "train.spread_optimiser spreads what the optimiser remembers over ranks on the CPU alone: use --device \
+                 cpu, or set train.spread_optimiser=false"
+                    .to_owned(),
+            ));
+        }
         let shards = match (&experts, &self.on_device) {
             (Some(_), Some(_)) => {
                 return Err(recipe_error(
@@ -112,7 +129,9 @@ impl Stepper {
             (Some(_), None) => Shards::in_turn(),
             (None, on_device) => lanes(on_device.is_some(), share.own.len())?,
         };
-        Ok(Self { world, share, shards, experts, ..self })
+        let sums = Sums::new((&world, &share), experts.as_ref(), &self.weights, recipe);
+        let optimiser = self.optimiser.owning(|parameter| sums.own(parameter));
+        Ok(Self { world, share, shards, experts, sums, optimiser, ..self })
     }
 
     /// Where its examples from a step on come from, if all ranks have theirs.
@@ -191,30 +210,30 @@ impl Stepper {
         let recipe = &resolved.recipe;
         let parts = recipe.train.parts();
         let (facts, shards) = self.computed(resolved, feed, step, last_good)?;
-        let mut gradients = match &self.experts {
-            Some(experts) => experts.sum(&self.share, &self.weights, shards),
-            None => sum_over_shards(&self.world, &self.share, shards),
-        };
+        let mut gradients = self.sums.sum(shards);
         divide_gradients(&mut gradients, parts);
-        let limit = recipe.optimiser.clip_norm;
+        let squares = self.sums.squares(&gradients);
         let norm = match &self.experts {
-            Some(experts) => {
-                let norm = experts.norm(&self.weights, &gradients);
-                clip(&mut gradients, norm, limit);
-                norm
-            }
-            None => clip_global_norm(&mut gradients, limit),
+            Some(experts) => experts.norm(&self.weights, &squares),
+            None => squares.iter().sum::<f64>().sqrt(),
         };
+        clip(&mut gradients, norm, recipe.optimiser.clip_norm);
+        let limit = recipe.train.explosion * resolved.task.chance();
+        if Divergence::is_one(facts.loss, norm, limit) {
+            // To be shown.
+            self.sums.gather(&mut gradients);
+        }
         Divergence {
             step: step + 1,
             loss: facts.loss,
             gradient_norm: norm,
-            limit: recipe.train.explosion * resolved.task.chance(),
+            limit,
             weights: &self.weights,
             gradients: &gradients,
         }
         .check(last_good)?;
         self.optimiser.step(rate, &mut self.weights.values, &gradients);
+        self.sums.gather(&mut self.weights.values);
         self.model = self.weights.put(self.model.clone())?;
         Ok(Taken { facts, norm, transfer: None })
     }
