@@ -49,6 +49,7 @@ pub mod on_device;
 mod packed_weights;
 pub mod portable;
 mod soft_moe;
+mod tap;
 
 pub use activate::activate;
 pub use attention::{attention, self_attention};
@@ -66,3 +67,4 @@ pub use packed_weights::PackedWeights;
 /// Multiplies by the mask of a [`Dropout`]; the same everywhere, no fused form.
 pub use portable::dropout;
 pub use soft_moe::{soft_moe, soft_moe_by};
+pub use tap::{Listener, tap};

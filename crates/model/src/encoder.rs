@@ -11,6 +11,7 @@ use omma_routing::{Layout, Routing};
 
 use crate::{
     config::{EncoderConfig, FeedForwardKind, Tiling},
+    early::Taps,
     error::Result,
     layers::{Block, FeedForward, Norm, tile},
     mode::Mode,
@@ -26,6 +27,9 @@ pub struct Encoder {
     pub norm: Option<Norm>,
     #[module(skip)]
     config: EncoderConfig,
+    /// Who hears gradients of blocks before a backward pass has come to its end.
+    #[module(skip)]
+    pub(crate) taps: Option<Taps>,
 }
 
 /// What leaves an encoder.
@@ -67,6 +71,7 @@ impl EncoderConfig {
             blocks: blocks.collect::<Result<_>>()?,
             norm: (normalises && self.norm).then(|| Norm::new(self.width, device)),
             config: self.clone(),
+            taps: None,
         })
     }
 }
@@ -147,7 +152,8 @@ impl Encoder {
         let mut routings = Vec::new();
         let tiling = self.tiling(mode)?;
         for index in blocks {
-            let block = &self.blocks[index];
+            let heard = self.taps.as_ref().map(|taps| taps.on(&self.blocks[index], &x));
+            let block = heard.as_ref().unwrap_or(&self.blocks[index]);
             if let Some(Tiling { members, .. }) = tiling.filter(|tiling| tiling.block == index) {
                 x = tile(x, &layout, members);
                 layout = layout.clone().tiled(layout.members() * members);

@@ -22,6 +22,7 @@
 //! | `config/` | what a model is: sizes, placement, presets, `key=value` settings |
 //! | `inputs/` | what becomes tokens: patches of images, words of texts |
 //! | `encoder.rs`, `layers/` | what tokens pass: blocks and their parts, one file each |
+//! | `early.rs` | gradients that leave a backward pass before its end |
 //! | `heads/` | what tokens become: a classifier's predictions, vectors of images and texts |
 //! | `pairs.rs`, `contrast.rs` | images and texts as vectors in one space, and the losses of pairs |
 //! | `systems/` | what goes around a model: deep ensembles, upcycling, adaptation, pruning |
@@ -43,6 +44,7 @@ pub mod systems;
 
 mod config;
 mod contrast;
+mod early;
 mod encoder;
 mod error;
 mod heads;

@@ -53,6 +53,14 @@ impl Owners {
         Self { bounds, buckets }
     }
 
+    /// The same owners of some of the vectors.
+    pub fn select(&self, vectors: &[usize]) -> Self {
+        let bounds: Vec<Vec<usize>> =
+            vectors.iter().map(|vector| self.bounds[*vector].clone()).collect();
+        let buckets = buckets(bounds.iter().map(|bounds| bounds[bounds.len() - 1]));
+        Self { bounds, buckets }
+    }
+
     /// The elements of a vector that are a rank's.
     pub fn range(&self, vector: usize, rank: usize) -> Range<usize> {
         self.bounds[vector][rank]..self.bounds[vector][rank + 1]

@@ -76,9 +76,15 @@ fn sum_tree<T>(tree: Range<usize>, known: &mut Known<T>, add: &impl Fn(&mut T, T
     sum
 }
 
-fn add(sum: &mut [f32], other: &[f32]) {
-    let parts = sum.par_chunks_mut(PART).zip(other.par_chunks(PART));
-    parts.for_each(|(sum, other)| sum.iter_mut().zip(other).for_each(|(a, b)| *a += b));
+/// - `here`: whether by this thread alone, because others have something else to do
+fn add(sum: &mut [f32], other: &[f32], here: bool) {
+    let add = |(sum, other): (&mut [f32], &[f32])| {
+        sum.iter_mut().zip(other).for_each(|(a, b)| *a += b);
+    };
+    match here {
+        true => add((sum, other)),
+        false => sum.par_chunks_mut(PART).zip(other.par_chunks(PART)).for_each(add),
+    }
 }
 
 /// The sums of the subtrees that a rank has all shards of, from left to right.
@@ -88,7 +94,8 @@ fn sum_subtrees(world: &World, share: &Share, shards: Vec<Vec<Vec<f32>>>) -> Vec
     let leaves = share.own.clone().map(|shard| shard..shard + 1).zip(shards);
     let mut leaves = leaves.collect::<Vec<_>>().into_iter().peekable();
     let add_all = |sum: &mut Vec<Vec<f32>>, other: Vec<Vec<f32>>| {
-        sum.iter_mut().zip(other).for_each(|(sum, other)| add(sum, &other));
+        let pairs = sum.iter_mut().zip(other);
+        pairs.for_each(|(sum, other)| add(sum, &other, world.is_patient()));
     };
     let own = share.subtrees(world.rank()).into_iter();
     own.map(|tree| sum_tree(tree, &mut leaves, &add_all)).collect()
@@ -137,7 +144,8 @@ pub fn sum_own_parts(
         if sizes[me] > 0 {
             let subtrees = trees.iter().flatten().cloned().zip(parts.chunks_exact_mut(sizes[me]));
             let mut known = subtrees.collect::<Vec<_>>().into_iter().peekable();
-            *sum = sum_tree(0..share.shards, &mut known, &|sum, other| add(sum, other)).to_vec();
+            let add = |sum: &mut &mut [f32], other: &mut [f32]| add(sum, other, world.is_patient());
+            *sum = sum_tree(0..share.shards, &mut known, &add).to_vec();
         }
     }
     let mut vectors = own.into_iter().next().expect("every rank has a shard");

@@ -80,6 +80,11 @@ impl World {
         Self { patient: true, ..self.clone() }
     }
 
+    /// Whether others compute meanwhile.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient
+    }
+
     /// What was sent since the last time, and how long it took.
     pub fn take_traffic(&self) -> Traffic {
         std::mem::take(&mut *self.traffic.lock().unwrap_or_else(PoisonError::into_inner))

@@ -2,13 +2,14 @@
 
 use burn::tensor::Device;
 use omma_base::{Seed, memory};
-use omma_model::parameters;
+use omma_model::{Parameter, parameters};
 
 use crate::{
     error::Result,
     freezing::Freezing,
     recipe::{Recipe, recipe_error},
     task::TaskKind,
+    trainer::buckets,
 };
 
 /// What a training process holds at most, in bytes.
@@ -34,6 +35,8 @@ pub(crate) struct ParameterCounts {
     pub(crate) experts: [u64; 2],
     /// Layers with experts.
     pub(crate) expert_layers: usize,
+    /// Those that learn and whose gradients a backward pass finds last.
+    pub(crate) found_last: u64,
     freezing: Freezing,
 }
 
@@ -77,9 +80,12 @@ impl Recipe {
         let freezing = self.train.freeze.of(&model)?;
         let (mut all, mut learning, mut experts) = (0_u64, 0_u64, [0_u64; 2]);
         let mut expert_layers = 0;
-        for parameter in parameters(&model) {
-            let size = parameter.shape.iter().fold(1_u64, |n, side| n.saturating_mul(*side as u64));
-            let learns = freezing.learns(&parameter);
+        let size_of = |parameter: &Parameter| {
+            parameter.shape.iter().fold(1_u64, |n, side| n.saturating_mul(*side as u64))
+        };
+        let parameters = parameters(&model);
+        for parameter in &parameters {
+            let (size, learns) = (size_of(parameter), freezing.learns(parameter));
             all = all.saturating_add(size);
             if learns {
                 learning = learning.saturating_add(size);
@@ -90,7 +96,11 @@ impl Recipe {
                 expert_layers += usize::from(parameter.name.ends_with(".up"));
             }
         }
-        Ok(ParameterCounts { all, learning, experts, expert_layers, freezing })
+        let learn = parameters.into_iter().filter(|parameter| freezing.learns(parameter));
+        let learn: Vec<Parameter> = learn.collect();
+        let last = buckets(&learn).pop().unwrap_or_default();
+        let found_last = last.iter().map(|place| size_of(&learn[*place])).sum();
+        Ok(ParameterCounts { all, learning, experts, expert_layers, found_last, freezing })
     }
 
     /// What a step takes.

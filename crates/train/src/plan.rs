@@ -1,10 +1,12 @@
 //! How long a step of many ranks takes, and what each holds, before anybody has them.
 //!
-//! A step on `R` ranks is four times after each other, because nothing overlaps:
+//! A step on `R` ranks is four times after each other:
 //!
 //! - its images: `F · B / R` operations at what a rank reaches, with `F` operations per image as `omma cost` counts them;
 //! - the weights, which every rank moves for itself: so many passes over memory, the same for any `R`;
-//! - the sum of the gradients: `2 (R - 1) / R` times their bytes through a rank's network, and `2 (R - 1)` messages;
+//! - the sum of the gradients: `2 (R - 1) / R` times their bytes through a rank's network, and `2 (R - 1)` messages. With
+//!   `train.overlap` all but what a backward pass finds last is summed beside it, as far as that takes: two thirds of
+//!   the time for images. The rest is waited for;
 //! - where experts are spread over `n` ranks, the rows that these take: there and back, forwards and backwards, of which
 //!   `(n - 1) / n` go to another rank. A rank then has the weights of `1 / n` of the experts, and sums their gradients with
 //!   the `R / n` ranks that have the same.
@@ -23,6 +25,8 @@ use crate::{
 const PASSES: f64 = 18.0;
 /// Those of them that squares and the optimiser take: with `train.spread_optimiser` over this rank's elements alone.
 const MOVING_PASSES: f64 = 8.0;
+/// The part of the time for images that the backward pass takes.
+const BACKWARD: f64 = 2.0 / 3.0;
 
 /// What one rank has.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -52,6 +56,8 @@ pub struct Layout {
     pub weights: f64,
     /// Seconds for the sum of the gradients.
     pub communication: f64,
+    /// What of that is waited for, because no backward pass goes on beside it.
+    pub waited: f64,
     /// Bytes that each sends for it.
     pub bytes: u64,
     /// Seconds for rows that go to experts on other ranks.
@@ -69,7 +75,7 @@ pub struct Layout {
 impl Layout {
     /// Seconds of a step.
     pub fn step(&self) -> f64 {
-        self.compute + self.weights + self.communication + self.rows
+        self.compute + self.weights + self.waited + self.rows
     }
 }
 
@@ -87,6 +93,8 @@ pub struct Plan<'a> {
     layers: usize,
     /// Values of an image that experts take.
     taken: u64,
+    /// The part of the gradients that is summed beside the backward pass.
+    beside: f64,
 }
 
 /// Weights of a rank that learn.
@@ -111,7 +119,11 @@ impl<'a> Plan<'a> {
         let (flops, taken) = (cost.training_flops, cost.expert_values);
         let counts = recipe.parameter_counts()?;
         let (learning, [_, experts]) = (counts.learning, counts.experts);
-        Ok(Self { recipe, speed, flops, learning, experts, layers: counts.expert_layers, taken })
+        // A contrast is over the whole batch: its gradients are there at the end.
+        let overlaps = recipe.train.overlap && recipe.model.text.is_none() && learning > 0;
+        let beside = if overlaps { 1.0 - counts.found_last as f64 / learning as f64 } else { 0.0 };
+        let layers = counts.expert_layers;
+        Ok(Self { recipe, speed, flops, learning, experts, layers, taken, beside })
     }
 
     /// A step of the recipe's batch on so many ranks, with a shard on each.
@@ -166,11 +178,14 @@ impl<'a> Plan<'a> {
         let messages = |ranks: usize| 2.0 * (ranks - 1) as f64;
         let of_sums = messages(ranks) + if few > 1 { messages(alike) } else { 0.0 };
         let communication = bytes as f64 / bandwidth + of_sums * latency;
+        // Ranks that have experts of each other have something to say in the backward pass themselves.
+        let beside = if few > 1 { 0.0 } else { self.beside * communication };
+        let waited = communication - beside.min(BACKWARD * compute);
         let row_bytes = 4 * TRIPS * self.taken * images as u64 * (few as u64 - 1) / few as u64;
         // Ranks say how many rows there are before these travel.
         let of_rows = self.layers * (TRIPS as usize + 1) * (few - 1);
         let rows = row_bytes as f64 / bandwidth + of_rows as f64 * latency;
-        let images_per_second = batch as f64 / (compute + weights + communication + rows);
+        let images_per_second = batch as f64 / (compute + weights + waited + rows);
         let (memory, efficiency) = (0, 1.0);
         Layout {
             ranks,
@@ -179,6 +194,7 @@ impl<'a> Plan<'a> {
             compute,
             weights,
             communication,
+            waited,
             bytes,
             rows,
             row_bytes,
@@ -265,6 +281,29 @@ mod tests {
         assert!(2 * held(4) < held(1));
         // On one rank, or on five, all experts are everywhere.
         assert_eq!(spread.layout(1).unwrap(), plain.layout(1).unwrap());
+    }
+
+    #[test]
+    fn sums_beside_the_backward_pass_are_not_waited_for_as_far_as_it_goes() {
+        let (plain, beside) = (recipe(&["train.overlap=false"]), recipe(&[]));
+        let at = |recipe, bandwidth, ranks| {
+            let plan = Plan::new(recipe, RankSpeed { bandwidth, ..SPEED }).unwrap();
+            (plan.beside, plan.layout(ranks).unwrap())
+        };
+        let (none, before) = at(&plain, 25e9, 8);
+        let (most, after) = at(&beside, 25e9, 8);
+        assert_eq!((none, before.waited), (0.0, before.communication));
+        assert!(
+            most > 0.8 && most < 1.0,
+            "{most}: the last is the first block, and what is in front of it"
+        );
+        assert!((after.waited / before.communication - (1.0 - most)).abs() < 1e-9);
+        assert_eq!((after.bytes, after.communication), (before.bytes, before.communication));
+        // A network so slow that the backward pass is over long before.
+        let (_, slow) = at(&beside, 1e8, 8);
+        assert!((slow.communication - slow.waited - BACKWARD * slow.compute).abs() < 1e-9);
+        let (_, spread) = at(&recipe(&["train.expert_parallel=4"]), 25e9, 8);
+        assert_eq!(spread.waited, spread.communication);
     }
 
     #[test]

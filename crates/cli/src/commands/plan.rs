@@ -10,8 +10,8 @@ use crate::table::{note, say, say_json, short, table};
 /// Say how long a step of many ranks would take, and what each would hold.
 ///
 /// A rank is a process that `mpirun` starts, with a shard of every batch. A step is its images, the weights,
-/// which every rank moves for itself, and the sum of the gradients; with train.expert_parallel also the rows
-/// that go to experts on other ranks. --flops is what a rank really reaches in training, not what its
+/// which every rank moves for itself, and what is waited for of the sum of the gradients, most of which goes on
+/// beside the backward pass; with train.expert_parallel also the rows that go to experts on other ranks. --flops is what a rank really reaches in training, not what its
 /// processor promises: `omma plan` beside a run of one rank says how far that is.
 ///
 /// Examples:
@@ -82,6 +82,7 @@ impl PlanCommand {
             "compute",
             "weights",
             "sum",
+            "waited",
             "rows",
             "sent",
             "held",
@@ -100,7 +101,7 @@ impl PlanCommand {
         })
     }
 
-    fn row(&self, layout: &Layout) -> [String; 12] {
+    fn row(&self, layout: &Layout) -> [String; 13] {
         let held = gigabytes(layout.memory as f64);
         let fits = self.memory.is_none_or(|memory| layout.memory as f64 <= memory);
         [
@@ -114,6 +115,7 @@ impl PlanCommand {
             time(layout.compute),
             time(layout.weights),
             time(layout.communication),
+            time(layout.waited),
             time(layout.rows),
             format!("{}B", short(layout.bytes + layout.row_bytes)),
             if fits { held } else { format!("{held}, too much") },

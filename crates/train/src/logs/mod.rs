@@ -59,6 +59,10 @@ pub struct CommunicationRecord {
     pub bytes: f64,
     /// Seconds per step until everything was there, waiting for slower ranks included.
     pub seconds: f64,
+    /// Seconds per step that sums of gradients were waited for when everything was computed; runs of earlier versions
+    /// do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited: Option<f64>,
     /// What of that is about experts on several ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<ExpertTrafficRecord>,

@@ -25,6 +25,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.test_share",
     "train.expert_parallel",
     "train.spread_optimiser",
+    "train.overlap",
     "optimiser.learning_rate",
     "data.workers",
     "data.prefetch",

@@ -24,11 +24,12 @@ pub(crate) struct Interval {
     norm: f64,
     rate: f64,
     transfer: Option<Transfer>,
+    waited: f64,
     pub(crate) seconds: f64,
 }
 
 impl Interval {
-    pub(super) fn add(&mut self, Taken { facts, norm, transfer }: &Taken, rate: f64) {
+    pub(super) fn add(&mut self, Taken { facts, norm, transfer, waited }: &Taken, rate: f64) {
         self.steps += 1;
         self.examples += facts.examples;
         self.scores.add(&facts.scores);
@@ -36,6 +37,7 @@ impl Interval {
         self.auxiliary_loss += facts.auxiliary_loss;
         self.norm += norm;
         self.rate = rate;
+        self.waited += waited.as_secs_f64();
         if let Some(transfer) = transfer {
             self.transfer.get_or_insert_default().add(*transfer);
         }
@@ -50,7 +52,7 @@ impl Interval {
     ) -> TrainRecord {
         let sums = std::mem::take(self);
         let steps = sums.steps.max(1) as f64;
-        let communication = communication(stepper, &routing, steps);
+        let communication = communication(stepper, &routing, steps, sums.waited);
         TrainRecord {
             step,
             epoch,
@@ -75,6 +77,7 @@ fn communication(
     stepper: &Stepper,
     routing: &[LayerHealth],
     steps: f64,
+    waited: f64,
 ) -> Option<CommunicationRecord> {
     let (world, experts) = (&stepper.world, stepper.experts.as_ref());
     if world.is_alone() {
@@ -96,6 +99,7 @@ fn communication(
         ranks: world.size(),
         bytes: bytes(&[sums, rows, of_experts]),
         seconds: seconds(&[sums, rows, of_experts]),
+        waited: Some(waited / steps),
         experts: experts.map(|experts| ExpertTrafficRecord {
             ranks: experts.group.size(),
             bytes: bytes(&[rows]),

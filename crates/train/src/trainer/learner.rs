@@ -1,13 +1,16 @@
 //! A model that learns, and what it learns from.
 
+use std::sync::Arc;
+
 use burn::{
     module::Module,
-    tensor::{Device, Tensor, TensorData},
+    tensor::{Device, Gradients, Tensor, TensorData},
 };
 use omma_base::{Resolution, transfer};
 use omma_data::{Batch, Targets, TrainLoader};
 use omma_model::{Mode, ModelConfig, Output, VisionTransformer};
 
+use super::early::Outlet;
 use crate::{activations::ActivationLoader, error::Result, freezing::Freezing};
 
 /// A part of a step: what goes in, and what is to come out.
@@ -62,6 +65,8 @@ pub(crate) struct Learner {
     model: VisionTransformer,
     /// Its first block above the trunk, and the model without gradients.
     trunk: Option<(usize, VisionTransformer)>,
+    /// Where its gradients go before a backward pass is done, if they do.
+    outlet: Option<Arc<Outlet>>,
 }
 
 /// The same as a tensor.
@@ -96,7 +101,25 @@ impl Learner {
     pub(crate) fn of(model: &VisionTransformer, freezing: &Freezing) -> Self {
         let plain = model.clone().valid();
         let trunk = freezing.trunk.map(|first| (first, plain.clone()));
-        Self { model: plain.train(), trunk }
+        Self { model: plain.train(), trunk, outlet: None }
+    }
+
+    /// The same with gradients that leave as soon as they are there.
+    pub(crate) fn leaving_by(self, outlet: Option<Arc<Outlet>>) -> Self {
+        match outlet {
+            Some(outlet) => {
+                let model = self.model.heard_by(outlet.clone());
+                Self { model, outlet: Some(outlet), ..self }
+            }
+            None => self,
+        }
+    }
+
+    /// Lets the gradients of a backward pass leave that have not yet, where they do.
+    pub(super) fn let_leave(&self, gradients: &Gradients) {
+        if let Some(outlet) = &self.outlet {
+            outlet.leave_rest(&self.model, gradients);
+        }
     }
 
     /// What the model is.

@@ -4,6 +4,7 @@ mod agree;
 mod average;
 mod cooldown;
 mod divergence;
+mod early;
 mod experts;
 mod finish;
 mod follower;
@@ -36,6 +37,7 @@ pub(crate) use self::step::{Pass, add_gradients, divide_gradients};
 pub(crate) use self::weights::gradients;
 pub(crate) use self::{
     average::Average,
+    early::buckets,
     experts::ranks_with_all_experts,
     learner::{Examples, Input, InputTensor, Learner},
     shards::Shards,

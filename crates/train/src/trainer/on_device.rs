@@ -4,7 +4,7 @@
 //!
 //! With several ranks gradients go through the host, because that is where ranks meet.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Instant};
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
@@ -117,7 +117,10 @@ impl Stepper {
         let recipe = &resolved.recipe;
         let parts = recipe.train.parts();
         let (facts, shards) = self.computed(resolved, feed, step, last_good)?;
-        let gradients = self.over_all_shards(shards).divide(parts);
+        let begin = Instant::now();
+        let gradients = self.over_all_shards(shards);
+        let waited = begin.elapsed();
+        let gradients = gradients.divide(parts);
         let norm = f64::from(read(&global_norm(&gradients.0))[0]);
         let limit = recipe.train.explosion * resolved.task.chance();
         if Divergence::is_one(facts.loss, norm, limit) {
@@ -141,7 +144,7 @@ impl Stepper {
         let values = learning_rows(&self.model);
         let values = self.optimiser.step_on_device(rate, memories, values, (gradients.0, norm));
         self.model = with_rows(self.model.clone(), values);
-        Ok(Taken { facts, norm, transfer: None })
+        Ok(Taken { facts, norm, transfer: None, waited })
     }
 
     /// The sum over the shards of all ranks.

@@ -4,6 +4,8 @@
 //! the operations of a small model are too short to be cut up. As on the devices of the papers, each
 //! routes its own images: capacities, priorities and auxiliary losses are those of the shard.
 
+use std::sync::Arc;
+
 use burn::{module::Module, tensor::Device};
 use omma_base::Seed;
 use omma_model::VisionTransformer;
@@ -13,6 +15,7 @@ use rayon::ThreadPool;
 use super::{
     Examples, Learner,
     agree::{agree, is_heard},
+    early::Outlet,
     step::{GradientSum, Pass, pass},
 };
 use crate::{
@@ -58,15 +61,17 @@ impl Shards {
 
     /// Runs every part forwards and backwards; what they found is in the order of the parts, and the
     /// same whatever runs at the same time.
+    ///
+    /// - `parts`: with where its gradients leave, if not with the rest
     pub(crate) fn run<G: GradientSum>(
         &self,
         task: &dyn Task,
         (model, freezing): (&VisionTransformer, &Freezing),
-        parts: Vec<(Examples, Seed)>,
+        parts: Vec<(Examples, Seed, Option<Arc<Outlet>>)>,
         device: &Device,
     ) -> Vec<Result<Pass<G>>> {
-        self.each(parts, |(examples, seed)| {
-            let learner = Learner::of(model, freezing);
+        self.each(parts, |(examples, seed, outlet)| {
+            let learner = Learner::of(model, freezing).leaving_by(outlet);
             let forward = task.forward(&learner, examples, seed, device);
             Ok(pass(&learner, together(learner.model(), forward)?))
         })
@@ -188,7 +193,7 @@ mod tests {
     }
 
     /// Random images.
-    fn parts(count: usize) -> Vec<(Examples, Seed)> {
+    fn parts(count: usize) -> Vec<(Examples, Seed, Option<Arc<Outlet>>)> {
         use omma_base::Resolution;
         use omma_data::Targets;
 
@@ -203,7 +208,7 @@ mod tests {
                 (0..images * side * side * 3).map(|_| rng.random_range(-1.0..1.0)).collect();
             let targets = Targets::of_classes(labels, classes, 0.0);
             let input = Input::Pixels { values: pixels, resolution: Resolution::square(side) };
-            (Examples { input, targets }, seed)
+            (Examples { input, targets }, seed, None)
         };
         (0..count).map(part).collect()
     }

@@ -66,7 +66,9 @@ pub(crate) fn pass<G: GradientSum>(learner: &Learner, forward: Forward) -> Pass<
         None => loss,
     };
     let whole = loss.clone().inner();
-    let gradients = G::of(learner.model(), &loss.backward());
+    let gradients = loss.backward();
+    learner.let_leave(&gradients);
+    let gradients = G::of(learner.model(), &gradients);
     // A device has everything to do by now, and is not waited for before.
     let own = own.map_or(0.0, number);
     let value = value.map_or_else(|| number(whole), |value| value + own);

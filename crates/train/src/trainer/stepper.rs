@@ -1,6 +1,8 @@
 //! What takes steps: the model, and everything that moves it. On several ranks each has one, which all stay the
 //! same to the bit, but for experts that are spread over them.
 
+use std::time::{Duration, Instant};
+
 use burn::{module::Module, tensor::Device};
 use omma_base::{Seed, transfer::Transfer};
 use omma_data::{Cursor, TrainLoader, Turns};
@@ -12,6 +14,7 @@ use super::{
     Observer, Shards, Stop, Weights,
     agree::{agree, is_divergence},
     divergence::Divergence,
+    early::{Left, Outlets, Summing, buckets},
     experts::ExpertRanks,
     learner::Feed,
     on_device::OnDevice,
@@ -44,6 +47,8 @@ pub(super) struct Stepper {
     pub(super) experts: Option<ExpertRanks>,
     /// How gradients are summed over ranks, and who moves what by them.
     pub(super) sums: Sums,
+    /// Parameters whose gradients are summed over ranks together, where that is done while others are computed.
+    early: Option<Vec<Vec<usize>>>,
     /// What stays on a device of its own, where it computes on one. Weights and optimiser are then as they were
     /// before the first step, or [fetched](Self::fetch).
     pub(super) on_device: Option<OnDevice>,
@@ -57,6 +62,8 @@ pub(super) struct Taken {
     pub(super) norm: f64,
     /// What crossed to and from a device of its own.
     pub(super) transfer: Option<Transfer>,
+    /// How long sums of gradients over ranks were waited for.
+    pub(super) waited: Duration,
 }
 
 /// What each part of a rank found, by its number, and the gradients of each of its shards.
@@ -97,6 +104,7 @@ impl Stepper {
             shards,
             experts,
             sums,
+            early: None,
             on_device,
         })
     }
@@ -131,7 +139,10 @@ impl Stepper {
         };
         let sums = Sums::new((&world, &share), experts.as_ref(), &self.weights, recipe);
         let optimiser = self.optimiser.owning(|parameter| sums.own(parameter));
-        Ok(Self { world, share, shards, experts, sums, optimiser, ..self })
+        // Ranks that have experts of each other have something to say in a backward pass themselves.
+        let may = recipe.train.overlap && experts.is_none() && self.on_device.is_none();
+        let early = (may && !world.is_alone()).then(|| buckets(&self.weights.parameters));
+        Ok(Self { world, share, shards, experts, sums, early, optimiser, ..self })
     }
 
     /// Where its examples from a step on come from, if all ranks have theirs.
@@ -193,11 +204,47 @@ impl Stepper {
         step: u64,
         last_good: &dyn Fn() -> String,
     ) -> Result<(Facts, Vec<G>)> {
-        let found = agree(&self.world, self.own_parts(resolved, feed, step));
+        let found = self.own_parts(resolved, feed, step, None);
+        self.found(resolved, found, step, last_good)
+    }
+
+    /// What all ranks found together, if none has failed.
+    fn found<G>(
+        &self,
+        resolved: &Resolved,
+        own: Result<OwnParts<G>>,
+        step: u64,
+        last_good: &dyn Fn() -> String,
+    ) -> Result<(Facts, Vec<G>)> {
+        let found = agree(&self.world, own);
         let (facts, shards) = found.map_err(|e| self.or_divergence(step + 1, e, last_good))?;
         let mut facts = self.all_facts(facts);
         facts.divide(resolved.recipe.train.parts());
         Ok((facts, shards))
+    }
+
+    /// The parts of a step, and their gradients summed over all ranks, while they are computed or after that; and how
+    /// long these sums were waited for.
+    fn summed(
+        &self,
+        resolved: &Resolved,
+        feed: &mut Feed,
+        step: u64,
+        last_good: &dyn Fn() -> String,
+    ) -> Result<(Facts, Vec<Vec<f32>>, Duration)> {
+        let Some(buckets) = self.early.as_ref().filter(|_| resolved.task.whole_batch().is_none())
+        else {
+            let (facts, shards) = self.computed(resolved, feed, step, last_good)?;
+            let begin = Instant::now();
+            let sums = self.sums.sum(shards);
+            return Ok((facts, sums, begin.elapsed()));
+        };
+        let passes = (self.share.own.len(), resolved.recipe.train.accumulation);
+        let summing = Summing::new(&self.sums, &self.weights, buckets, passes);
+        let (own, sums, waited) =
+            summing.during(|outlets| self.own_parts::<Left>(resolved, feed, step, Some(outlets)));
+        let (facts, _) = self.found(resolved, own, step, last_good)?;
+        Ok((facts, sums, waited))
     }
 
     fn step_on_host(
@@ -209,8 +256,7 @@ impl Stepper {
     ) -> Result<Taken> {
         let recipe = &resolved.recipe;
         let parts = recipe.train.parts();
-        let (facts, shards) = self.computed(resolved, feed, step, last_good)?;
-        let mut gradients = self.sums.sum(shards);
+        let (facts, mut gradients, waited) = self.summed(resolved, feed, step, last_good)?;
         divide_gradients(&mut gradients, parts);
         let squares = self.sums.squares(&gradients);
         let norm = match &self.experts {
@@ -235,15 +281,18 @@ impl Stepper {
         self.optimiser.step(rate, &mut self.weights.values, &gradients);
         self.sums.gather(&mut self.weights.values);
         self.model = self.weights.put(self.model.clone())?;
-        Ok(Taken { facts, norm, transfer: None })
+        Ok(Taken { facts, norm, transfer: None, waited })
     }
 
     /// Runs the parts of a step that are this rank's.
+    ///
+    /// - `outlets`: where gradients go before a backward pass is done, if they do
     fn own_parts<G: GradientSum>(
         &self,
         resolved: &Resolved,
         feed: &mut Feed,
         step: u64,
+        outlets: Option<&Outlets>,
     ) -> Result<OwnParts<G>> {
         let Resolved { recipe, task, .. } = resolved;
         let Share { shards, own } = &self.share;
@@ -271,7 +320,14 @@ impl Stepper {
                     let all = (&self.world, &self.share);
                     self.shards.run_whole(whole, model, parts, all, &self.device)?
                 }
-                None => self.shards.run(task.as_ref(), model, parts?, &self.device),
+                None => {
+                    let outlet = |number: &usize| {
+                        outlets.map(|outlets| outlets.of(number % shards - own.start))
+                    };
+                    let parts = parts?.into_iter().zip(numbers.iter().map(outlet));
+                    let parts = parts.map(|((examples, seed), outlet)| (examples, seed, outlet));
+                    self.shards.run(task.as_ref(), model, parts.collect(), &self.device)
+                }
             };
             for (number, found) in numbers.into_iter().zip(found) {
                 let Pass { facts: found, gradients } = found?;

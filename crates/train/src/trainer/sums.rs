@@ -109,6 +109,21 @@ impl Sums {
         sums
     }
 
+    /// The same of some of the parameters, which all ranks sum at the same time, while this one computes something else.
+    ///
+    /// - `shards`: those of this rank, with these parameters alone
+    pub(super) fn sum_some(&self, some: &[usize], shards: Vec<Vec<Vec<f32>>>) -> Vec<Vec<f32>> {
+        let [Group { world, share, owners, .. }] = &self.groups[..] else {
+            unreachable!("ranks that have experts of each other go through a step together")
+        };
+        let (world, owners) = (world.patient(), owners.select(some));
+        let mut summed = sum_own_parts(&world, share, &owners, shards);
+        if !self.spread {
+            owners.gather(&world, &mut summed);
+        }
+        summed
+    }
+
     /// Gives all ranks what each has of its own elements.
     pub(super) fn gather(&self, values: &mut [Vec<f32>]) {
         if !self.spread {

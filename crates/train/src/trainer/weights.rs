@@ -54,21 +54,37 @@ impl Weights {
 
 /// Gradients of all parameters that learn, in the order of the modules; zeros for those without one.
 pub(crate) fn gradients(model: &VisionTransformer, gradients: &Gradients) -> Vec<Vec<f32>> {
-    struct Collect<'a>(&'a Gradients, Vec<Vec<f32>>);
-    impl ModuleVisitor for Collect<'_> {
+    let mut all = Vec::new();
+    each_gradient(model, |_, of| all.push(of.read(gradients)));
+    all
+}
+
+/// A parameter that may have a gradient.
+pub(super) struct GradientOf<'a>(&'a dyn Fn(&Gradients) -> Vec<f32>);
+
+impl GradientOf<'_> {
+    /// The gradient; zeros where there is none.
+    pub(super) fn read(&self, gradients: &Gradients) -> Vec<f32> {
+        (self.0)(gradients)
+    }
+}
+
+/// Calls `each` with all parameters that learn and their places, in the order of the modules.
+pub(super) fn each_gradient(model: &VisionTransformer, each: impl FnMut(usize, GradientOf<'_>)) {
+    struct Visit<F>(usize, F);
+    impl<F: FnMut(usize, GradientOf<'_>)> ModuleVisitor for Visit<F> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
             if !value.is_require_grad() {
                 return;
             }
-            let gradient = match value.grad(self.0) {
+            let read = |gradients: &Gradients| match value.grad(gradients) {
                 Some(gradient) => gradient.try_into_vec_as().expect("gradients are floats"),
                 None => vec![0.0; value.shape().num_elements()],
             };
-            self.1.push(gradient);
+            (self.1)(self.0, GradientOf(&read));
+            self.0 += 1;
         }
     }
-    let mut all = Collect(gradients, Vec::new());
-    model.visit(&mut all);
-    all.1
+    model.visit(&mut Visit(0, each));
 }

@@ -2,6 +2,7 @@
 
 mod experts;
 mod optimiser;
+mod overlap;
 
 use std::{collections::BTreeMap, fs, path::Path, sync::atomic::Ordering};
 
@@ -93,4 +94,23 @@ fn scores(run: &Path) -> Vec<f64> {
         Record::Stretch(_) | Record::Device(_) => Vec::new(),
     };
     records(run).into_iter().flat_map(of).collect()
+}
+
+/// All that the last checkpoint of a run has.
+fn last(run: &Path) -> [Tensors; 2] {
+    let step = fs::read_dir(run.join("checkpoints")).unwrap();
+    let step = step.map(|entry| entry.unwrap().path()).filter(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
+    });
+    let step = step.max().unwrap();
+    ["model.safetensors", "state.safetensors"].map(|file| tensors(&step.join(file)).0)
+}
+
+fn assert_same_bits(one: &Path, other: &Path, what: &str) {
+    for (own, others) in last(one).into_iter().zip(last(other)) {
+        assert!(!own.is_empty() && own.keys().eq(others.keys()), "{what}");
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let same = |(name, values): (&String, &Vec<f32>)| bits(values) == bits(&others[name]);
+        assert!(own.iter().all(same), "{what}");
+    }
 }

@@ -1,31 +1,10 @@
 //! What an optimiser remembers, spread over ranks (ZeRO stage 1): the same bits as in one process.
 
-use std::path::Path;
-
-use crate::{Tensors, tensors, train};
+use crate::{assert_same_bits, train};
 
 const SPREAD: &str = "train.spread_optimiser=true";
 /// Experts that are large enough to be cut over ranks; the other parameters are not.
 const LARGE: [&str; 2] = ["model.moe.hidden=4096", "train.steps=6"];
-
-/// All that the last checkpoint of a run has.
-fn last(run: &Path) -> [Tensors; 2] {
-    let step = std::fs::read_dir(run.join("checkpoints")).unwrap();
-    let step = step.map(|entry| entry.unwrap().path()).filter(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
-    });
-    let step = step.max().unwrap();
-    ["model.safetensors", "state.safetensors"].map(|file| tensors(&step.join(file)).0)
-}
-
-fn assert_same_bits(one: &Path, other: &Path, what: &str) {
-    for (own, others) in last(one).into_iter().zip(last(other)) {
-        assert!(!own.is_empty() && own.keys().eq(others.keys()), "{what}");
-        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        let same = |(name, values): (&String, &Vec<f32>)| bits(values) == bits(&others[name]);
-        assert!(own.iter().all(same), "{what}");
-    }
-}
 
 #[test]
 fn a_spread_optimiser_moves_weights_as_one_process_does() {

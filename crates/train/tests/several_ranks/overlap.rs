@@ -1,0 +1,55 @@
+//! Gradients that are summed while the backward pass goes on: the same bits as after it, and as in one process.
+
+use burn::tensor::Device;
+use omma_ranks::threads;
+use omma_train::{
+    Follower, Resolved, Stop, Trainer, lead, logs::Record, meet, run::Place, same_data,
+};
+
+use crate::{After, STEPS, assert_same_bits, recipe, records, train};
+
+/// Experts large enough for several buckets of gradients.
+const LARGE: [&str; 3] = ["model.moe.hidden=4096", "model.moe.placement=all", "train.steps=6"];
+
+#[test]
+fn sums_on_the_way_are_those_at_the_end() {
+    for others in [&[][..], &["train.accumulation=2"], &["train.freeze=embed,0", "train.ema=0"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let settings = [&LARGE[..], others].concat();
+        train(1, &settings, &at("alone"), 99);
+        for (name, ranks, overlap) in
+            [("on the way", 2, true), ("four", 4, true), ("after", 2, false)]
+        {
+            let overlap = format!("train.overlap={overlap}");
+            train(ranks, &[settings.as_slice(), &[overlap.as_str()]].concat(), &at(name), 99);
+            assert_same_bits(&at("alone"), &at(name), &format!("{others:?}, {name}"));
+            let waited = records(&at(name)).into_iter().find_map(|record| match record {
+                Record::Train(record) => record.communication.and_then(|said| said.waited),
+                _ => None,
+            });
+            assert!(waited.is_some_and(|seconds| seconds > 0.0));
+        }
+    }
+}
+
+#[test]
+fn what_diverges_on_the_way_ends_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let said = threads(2, |world| {
+        let device = Device::flex();
+        let settings = [STEPS, "optimiser.learning_rate=1e6", "optimiser.clip_norm=0"];
+        let recipe = meet(&world, Ok(Some(recipe(&settings)))).unwrap().unwrap();
+        let resolved = same_data(&world, Resolved::new(recipe, &device)).unwrap();
+        let stop = Stop::default();
+        if !world.leads() {
+            Follower::join(world, &device).unwrap().unwrap().run(&stop);
+            return String::new();
+        }
+        let trainer = lead(world, Trainer::start(Place::At(&run), resolved)).unwrap();
+        let ended = trainer.run(&mut After(99, stop.clone()), &stop);
+        ended.err().expect("it diverges").to_string()
+    });
+    assert!(said[0].contains("training has diverged"), "{}", said[0]);
+}
