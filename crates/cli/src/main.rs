@@ -16,6 +16,7 @@ mod limits;
 mod names;
 mod predict;
 mod progress;
+mod ranks;
 mod resolution;
 mod screen;
 mod search;
@@ -92,8 +93,9 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_arg_matches(&command().get_matches());
-    let arguments = arguments.unwrap_or_else(|error| error.exit());
+    let matches = command().get_matches();
+    let name = matches.subcommand_name().unwrap_or_default().to_owned();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     screen::set_quiet(arguments.quiet);
     let usual = EnvFilter::new(if arguments.quiet { "error" } else { "warn" });
     let filter = EnvFilter::try_from_env("OMMA_LOG").unwrap_or(usual);
@@ -106,7 +108,10 @@ fn main() -> ExitCode {
         .init();
     arguments.limits.put();
     arguments.device.put();
-    let result = run(arguments.command, &arguments.device);
+    let shares =
+        matches!(&arguments.command, Command::Train(_) | Command::Eval(_) | Command::Routes(_));
+    let alone = if shares { Ok(()) } else { ranks::expect_one(&name) };
+    let result = alone.and_then(|()| run(arguments.command, &arguments.device));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has seen enough.

@@ -16,6 +16,7 @@ use omma_data::{
 };
 use omma_eval::{FewShotSet, Images, System, atlas::RoutedModel};
 use omma_model::{VisionTransformer, checkpoint, systems::reconfigure};
+use omma_ranks::World;
 use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
 use crate::{
@@ -42,7 +43,14 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     /// Its model as one whose routes are looked at.
-    pub(crate) fn routed<'a>(&'a self, seed: u64, device: &'a Device) -> RoutedModel<'a> {
+    ///
+    /// - `world`: those who look together
+    pub(crate) fn routed<'a>(
+        &'a self,
+        seed: u64,
+        device: &'a Device,
+        world: &World,
+    ) -> RoutedModel<'a> {
         RoutedModel {
             name: self.name(),
             path: self.path.display().to_string(),
@@ -50,6 +58,7 @@ impl Candidate {
             tokenizer: self.tokenizer.as_ref(),
             device,
             seed: Seed::new(seed),
+            world: world.clone(),
         }
     }
 

@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use omma_data::{Batch, Change, Dataset, EvalLoader, Pixels, Sample, Shared, TargetKind};
 
-use omma_ranks::World;
-
 use crate::{
     error::{EvalError, Result},
     system::{Outputs, System},
@@ -39,20 +37,12 @@ pub struct Images {
     pub data: Shared,
     /// What is done to each before it is normalised.
     pub(crate) change: Option<Change>,
-    /// Those who look at them together.
-    pub(crate) world: Option<World>,
 }
 
 impl Images {
     /// Images as they are.
     pub fn new(name: impl Into<String>, data: Shared) -> Self {
-        Self { name: name.into(), data, change: None, world: None }
-    }
-
-    /// The same, for several ranks that look at them together: batches are those of one process, each is computed by one
-    /// rank, and rank 0 counts. The others [help](Self::help).
-    pub fn among(self, world: &World) -> Self {
-        Self { world: Some(world.clone()).filter(|world| !world.is_alone()), ..self }
+        Self { name: name.into(), data, change: None }
     }
 
     /// The same with other names for the classes, as many as there are.
@@ -123,14 +113,22 @@ impl Images {
         watcher: &mut dyn Watcher,
         mut each: impl FnMut(&Batch, Outputs) -> Result<()>,
     ) -> Result<()> {
-        if let Some(world) = &self.world {
-            return self.outputs_of_ranks(world, system, batch, watcher, each);
-        }
-        self.batches(system.pixels(), batch, watcher, |batch| {
-            let outputs = system.logits(batch)?;
+        self.made(&system.logits_of(), batch, watcher, |batch, outputs| {
             self.check(system, batch, &outputs)?;
             each(batch, outputs)
         })
+    }
+
+    /// Computes this rank's batches for the others, one of which counts.
+    pub fn help(&self, system: &System, batch: usize) -> Result<()> {
+        if system.world().is_none() {
+            return Ok(());
+        }
+        match self.outputs(system, batch, &mut (), |_, _| Ok(())) {
+            // Rank 0 has seen enough, and says why.
+            Err(EvalError::Interrupted) => Ok(()),
+            found => found,
+        }
     }
 
     /// The members' logits for every image, with its label, in order.

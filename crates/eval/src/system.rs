@@ -12,6 +12,7 @@ use omma_model::{
     ModelConfig, MoeConfig, Output, PackedWeights, VisionTransformer, packed_weights,
     systems::DeepEnsemble,
 };
+use omma_ranks::World;
 use omma_routing::Routing;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,7 @@ use crate::{
     reader::Reader,
     routing::RoutingTally,
     stream::{Images, Watcher},
+    together::{Maker, Said},
 };
 
 /// One model, or a deep ensemble of several. Either way it has members, each with predictions of its own.
@@ -40,6 +42,8 @@ pub struct System {
     /// What made its classes, if texts did.
     prompts: Option<PromptRecord>,
     packed: Arc<PackedWeights>,
+    /// Those who look at images together.
+    world: Option<World>,
 }
 
 /// What made a zero-shot classifier.
@@ -75,24 +79,6 @@ impl Outputs {
         Self { members, images, width, values, routings, counted: None }
     }
 
-    /// Of another process.
-    pub(crate) fn from_elsewhere(
-        [members, images, width]: [usize; 3],
-        values: Vec<f32>,
-        counted: Vec<RoutingTally>,
-    ) -> Self {
-        Self { members, images, width, values, routings: Vec::new(), counted: Some(counted) }
-    }
-
-    /// Members, images and values of each.
-    pub(crate) fn shape(&self) -> [usize; 3] {
-        [self.members, self.images, self.width]
-    }
-
-    pub(crate) fn into_values(self) -> Vec<f32> {
-        self.values
-    }
-
     /// Whether this process has computed it, and so knows who went where.
     pub(crate) fn is_own(&self) -> bool {
         self.counted.is_none()
@@ -119,6 +105,61 @@ impl Outputs {
     pub fn first_broken(&self) -> Option<usize> {
         let broken = |row: &&[f32]| row.iter().any(|value| !value.is_finite());
         (0..self.images).find(|image| self.of_image(*image).any(|row| broken(&row)))
+    }
+}
+
+/// Who went where is not said, but counted.
+impl Said for Outputs {
+    type Words = ([usize; 3], Vec<f32>, Vec<RoutingTally>);
+
+    fn words(&self) -> Self::Words {
+        ([self.members, self.images, self.width], self.values.clone(), self.tallies())
+    }
+
+    fn heard(([members, images, width], values, counted): Self::Words) -> Self {
+        Self { members, images, width, values, routings: Vec::new(), counted: Some(counted) }
+    }
+}
+
+/// A system that makes logits of batches.
+pub(crate) struct Logits<'a>(&'a System);
+
+impl Maker for Logits<'_> {
+    type Made = Outputs;
+
+    fn pixels(&self) -> Pixels {
+        self.0.pixels()
+    }
+
+    fn world(&self) -> Option<&World> {
+        self.0.world()
+    }
+
+    fn make(&self, batch: &mut Batch) -> Result<Outputs> {
+        self.0.logits(batch)
+    }
+
+    fn serve(&self) -> Result<()> {
+        self.0.serve_experts()
+    }
+}
+
+/// A system that makes features of batches, those of every model.
+pub(crate) struct Features<'a>(&'a System);
+
+impl Maker for Features<'_> {
+    type Made = Vec<Outputs>;
+
+    fn pixels(&self) -> Pixels {
+        self.0.pixels()
+    }
+
+    fn world(&self) -> Option<&World> {
+        self.0.world()
+    }
+
+    fn make(&self, batch: &mut Batch) -> Result<Vec<Outputs>> {
+        self.0.features(batch)
     }
 }
 
@@ -197,7 +238,18 @@ impl System {
         let (device, seed) = (device.clone(), Seed::new(0));
         let tokenizers = vec![None; names.len()];
         let (judged, prompts) = (None, None);
-        Ok(Self { names, ensemble, judged, pixels, device, seed, tokenizers, prompts, packed })
+        Ok(Self {
+            names,
+            ensemble,
+            judged,
+            pixels,
+            device,
+            seed,
+            tokenizers,
+            prompts,
+            packed,
+            world: None,
+        })
     }
 
     /// The same with what turns texts into tokens, per model.
@@ -254,6 +306,17 @@ impl System {
     /// The same with predictions that are drawn from another seed, where they are drawn at all.
     pub fn drawn_from(self, seed: Seed) -> Self {
         Self { seed, ..self }
+    }
+
+    /// The same, for several ranks that look at images together: batches are those of one process, each is computed by
+    /// one rank, and all learn what came of it. All ranks ask for the same images in the same order, or
+    /// [help](Images::help).
+    pub fn among(self, world: &World) -> Self {
+        Self { world: Some(world.clone()).filter(|world| !world.is_alone()), ..self }
+    }
+
+    pub(crate) fn world(&self) -> Option<&World> {
+        self.world.as_ref()
     }
 
     /// The same, told to choose among some of its classes alone: its logits are those of `classes`, in this
@@ -392,16 +455,24 @@ impl System {
         Ok(Outputs::new(self.of_judged(logits), routings))
     }
 
+    pub(crate) fn logits_of(&self) -> Logits<'_> {
+        Logits(self)
+    }
+
+    pub(crate) fn features_of(&self) -> Features<'_> {
+        Features(self)
+    }
+
     /// Computes with the experts of this rank for others that have some of the same models, until none has anything to
     /// compute.
-    pub(crate) fn serve_experts(&self) -> Result<()> {
+    fn serve_experts(&self) -> Result<()> {
         self.packed.using(|| self.models().try_for_each(VisionTransformer::serve_experts))?;
         Ok(())
     }
 
     /// Per model, `[M, B, features]`: what the members' classifiers see. The batch gives its pixels
     /// away.
-    pub(crate) fn features(&self, batch: &mut Batch) -> Result<Vec<Outputs>> {
+    fn features(&self, batch: &mut Batch) -> Result<Vec<Outputs>> {
         let outputs = self.forward(batch);
         let features = outputs.map(|output| {
             let output = output?;

@@ -25,6 +25,7 @@ use omma_model::{
     Mode, VisionTransformer, apply_settings, preset,
     systems::{KeptExperts, prune},
 };
+use omma_ranks::World as Ranks;
 use omma_routing::PruneMode;
 
 const SMALL: [&str; 6] = ["resolution=16", "patch=8", "width=16", "depth=4", "heads=2", "mlp=32"];
@@ -67,7 +68,7 @@ fn subject<'a>(
     device: &'a Device,
 ) -> RoutedModel<'a> {
     let (name, path) = ("m".to_owned(), "runs/m".to_owned());
-    RoutedModel { name, path, model, tokenizer, device, seed: Seed::new(0) }
+    RoutedModel { name, path, model, tokenizer, device, seed: Seed::new(0), world: Ranks::alone() }
 }
 
 fn paged(model: ModelRoutes, pictures: RoutePictures) -> (String, Vec<String>) {

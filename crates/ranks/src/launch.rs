@@ -22,6 +22,11 @@ const SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 /// What they say to each; Slurm's PMIx says only this.
 const RANKS: [&str; 1] = ["PMIX_RANK"];
 
+/// How many processes a launcher has started together with this one, where it says so.
+pub fn launched() -> Option<usize> {
+    SIZES.iter().find_map(|name| std::env::var(name).ok())?.parse().ok()
+}
+
 /// The ranks that a launcher such as `mpirun` has started with this process; alone where it has not.
 ///
 /// Where ranks may use the same cores, these are divided among them, unless `RAYON_NUM_THREADS` says how many

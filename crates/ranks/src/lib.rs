@@ -23,7 +23,7 @@ mod sum;
 mod threads;
 mod world;
 
-pub use launch::{LaunchError, connect};
+pub use launch::{LaunchError, connect, launched};
 pub use owners::Owners;
 pub use sum::{Share, sum_over_shards, sum_own_parts};
 pub use threads::threads;

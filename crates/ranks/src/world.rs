@@ -156,13 +156,16 @@ impl World {
     }
 }
 
+/// CBOR, which has a word for every number, also those that are not finite.
 fn written(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("what ranks say can be written")
+    let mut bytes = Vec::new();
+    ciborium::into_writer(value, &mut bytes).expect("what ranks say can be written");
+    bytes
 }
 
 /// All ranks run the same program, which is the first thing that they make sure of.
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> T {
-    serde_json::from_slice(bytes).expect("ranks understand each other")
+    ciborium::from_reader(bytes).expect("ranks understand each other")
 }
 
 #[cfg(test)]
@@ -203,6 +206,19 @@ mod tests {
             (values[0], heard, world.shared(10 * world.rank()))
         });
         assert_eq!(found, vec![(1.0, "go".to_owned(), vec![0, 10, 20]); 3]);
+    }
+
+    #[test]
+    fn numbers_are_said_to_the_bit() {
+        let numbers = vec![0.1 + 0.2, -0.0, f64::NAN, f64::NEG_INFINITY, 1e-310, 0.5];
+        let bits = |numbers: &[f64]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let floats = vec![0.1_f32, f32::NAN, -0.0, f32::MIN_POSITIVE / 4.0];
+        let found = threads(2, |world| world.shared((numbers.clone(), floats.clone())));
+        for (heard, singles) in found.into_iter().flatten() {
+            assert_eq!(bits(&heard), bits(&numbers));
+            let bits = |floats: &[f32]| floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&singles), bits(&floats));
+        }
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 /// The values of one gate for the tokens that called it, in routing order.
 ///
 /// Allocation reads nothing but these tables: a router is its gates' tables plus an algorithm.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateTable {
     /// The expert behind each column, in increasing order.
     pub experts: Vec<usize>,

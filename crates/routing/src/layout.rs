@@ -248,7 +248,7 @@ pub enum Scope {
 }
 
 /// The tokens of a batch in routing order, cut into groups. The last group may be short.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
     order: Vec<u32>,
     bounds: Vec<usize>,

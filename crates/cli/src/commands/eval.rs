@@ -12,14 +12,16 @@ use omma_data::{
 };
 use omma_eval::{
     BinKind, Binning, Corrupted, Evaluation, Images, OodPositive, OodProtocol, OodScore,
-    PredictionFormat, Protocol, ShiftProtocol, TransferProtocol, Windows, evaluate,
+    PredictionFormat, Protocol, ShiftProtocol, System, TransferProtocol, Windows, evaluate,
     report::write_evaluation,
 };
+use omma_ranks::World;
 
 use crate::{
     class_subset,
     evals::{EVALS, folder_name},
     evaluation_table::show,
+    ranks,
     resolution::ResolutionArguments,
     subject::{
         Candidate, Data, Part, check_distinct, check_names, data_meanings, few_shot_sets, ood_sets,
@@ -210,10 +212,60 @@ pub(crate) enum Bins {
     EqualMass,
 }
 
+/// Everything that was asked for, read and checked.
+struct Prepared {
+    system: System,
+    protocol: Protocol,
+    /// Where the report goes, if not into a fresh folder of this name.
+    folder: Option<PathBuf>,
+    name: String,
+}
+
+impl Prepared {
+    fn among(self, world: &World) -> Self {
+        Self { system: self.system.among(world), ..self }
+    }
+
+    /// Judges and writes the report.
+    fn judge(self, watch: &mut Watch) -> Result<(Evaluation, PathBuf)> {
+        // Made before the work, not after it: what cannot be written should not be computed first.
+        let folder = self.folder.map_or_else(|| fresh(&self.name), Ok)?;
+        let figures = folder.join("figures");
+        std::fs::create_dir_all(&figures).with_context(|| {
+            format!("{} cannot be made; a report goes into a folder", figures.display())
+        })?;
+        let judged = evaluate(&self.system, &self.protocol, watch);
+        let (mut evaluation, gallery) = judged.inspect_err(|_| {
+            // Only folders that are still empty go.
+            let above = folder.parent().filter(|above| above.ends_with(EVALS));
+            let _ = std::fs::remove_dir(&figures)
+                .and_then(|()| std::fs::remove_dir(&folder))
+                .and_then(|()| above.map_or(Ok(()), std::fs::remove_dir));
+        })?;
+        watch.turn_to("writing the report");
+        write_evaluation(&folder, &mut evaluation, &gallery)?;
+        Ok((evaluation, folder))
+    }
+
+    /// Computes what is this rank's to compute.
+    fn help(self, watch: &mut Watch) -> Result<()> {
+        let protocol = Protocol { predictions: None, ..self.protocol };
+        evaluate(&self.system, &protocol, watch)?;
+        Ok(())
+    }
+}
+
 impl Eval {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
+        let world = ranks::connect()?;
         let mut watch = Watch::new();
-        let (evaluation, folder) = self.judge(&mut watch, device)?;
+        let prepared = self.prepare(&mut watch, device);
+        if !world.leads() {
+            let Ok(prepared) = ranks::agree(&world, prepared) else { return Ok(()) };
+            return ranks::ended(&world, prepared.among(&world).help(&mut watch));
+        }
+        let prepared = ranks::agree(&world, prepared)?.among(&world);
+        let (evaluation, folder) = ranks::led(&world, prepared.judge(&mut watch))?;
         drop(watch);
         if self.json {
             return say(serde_json::to_string_pretty(&evaluation)?);
@@ -322,6 +374,11 @@ impl Eval {
         watch: &mut Watch,
         device: &Device,
     ) -> Result<(Evaluation, PathBuf)> {
+        self.prepare(watch, device)?.judge(watch)
+    }
+
+    /// Reads what is judged, and what by.
+    fn prepare(&self, watch: &mut Watch, device: &Device) -> Result<Prepared> {
         check_distinct(&self.subjects)?;
         self.predictions.as_deref().map(PredictionFormat::of).transpose()?;
         let subsets = self.subsets.protocol()?;
@@ -439,22 +496,7 @@ impl Eval {
             predictions: self.predictions.clone(),
             options,
         };
-        // Made before the work, not after it: what cannot be written should not be computed first.
-        let folder = folder.map_or_else(|| fresh(&name), Ok)?;
-        let figures = folder.join("figures");
-        std::fs::create_dir_all(&figures).with_context(|| {
-            format!("{} cannot be made; a report goes into a folder", figures.display())
-        })?;
-        let (mut evaluation, gallery) = evaluate(&system, &protocol, watch).inspect_err(|_| {
-            // Only folders that are still empty go.
-            let above = folder.parent().filter(|above| above.ends_with(EVALS));
-            let _ = std::fs::remove_dir(&figures)
-                .and_then(|()| std::fs::remove_dir(&folder))
-                .and_then(|()| above.map_or(Ok(()), std::fs::remove_dir));
-        })?;
-        watch.turn_to("writing the report");
-        write_evaluation(&folder, &mut evaluation, &gallery)?;
-        Ok((evaluation, folder))
+        Ok(Prepared { system, protocol, folder, name })
     }
 
     /// Corrupted images, if they are asked for.

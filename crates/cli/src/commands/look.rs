@@ -10,6 +10,7 @@ use omma_eval::{
     atlas::{Look, LookInput, LookedAt, look, look_page},
     report::write_report,
 };
+use omma_ranks::World;
 
 use crate::{
     predict::Inputs,
@@ -79,7 +80,7 @@ impl LookCommand {
         }
         let settings = self.resolution.on_top_of(&self.settings);
         let candidate = Candidate::read_all([&self.subject], &settings, device)?.remove(0);
-        let subject = candidate.routed(self.seed, device);
+        let subject = candidate.routed(self.seed, device, &World::alone());
         let activity = Activity::new("looking");
         let found = look(&subject, &LookInput { pictures, texts: self.texts.clone() })?;
         drop(activity);

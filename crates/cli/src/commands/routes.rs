@@ -8,12 +8,18 @@ use clap::Args;
 use omma_base::files::fresh_folder;
 use omma_data::formats::Columns;
 use omma_eval::{
-    atlas::{AtlasProtocol, BlockRoutes, LabelSource, ModelRoutes, Routes, routes, routes_page},
+    Images,
+    atlas::{
+        AtlasProtocol, BlockRoutes, LabelSource, ModelRoutes, RoutePictures, Routes, routes,
+        routes_page,
+    },
     report::write_report,
 };
+use omma_ranks::World;
 
 use crate::{
     evals::folder_name,
+    ranks,
     resolution::ResolutionArguments,
     serve::RoutingHistory,
     subject::{Candidate, Data, Part, check_distinct},
@@ -81,6 +87,17 @@ pub(crate) struct RoutesCommand {
     json: bool,
 }
 
+/// Everything that is looked at, read and checked.
+struct Prepared {
+    candidates: Vec<Candidate>,
+    images: Images,
+    labels: LabelSource,
+    /// Names of the labels.
+    classes: Vec<String>,
+    /// What the data is called in a recipe.
+    data: String,
+}
+
 /// The folder of atlases, in a run's own or in the working folder.
 const ROUTES: &str = "routes";
 
@@ -89,8 +106,16 @@ impl RoutesCommand {
         if self.subjects.iter().any(|path| RoutingHistory::is_log(path)) {
             return self.show_logs();
         }
+        let world = ranks::connect()?;
         let mut watch = Watch::new();
-        let (found, folder) = self.look(&mut watch, device)?;
+        let prepared = self.prepare(device);
+        if !world.leads() {
+            let Ok(prepared) = ranks::agree(&world, prepared) else { return Ok(()) };
+            return ranks::ended(&world, self.of_all(&prepared, &world, &mut watch, device));
+        }
+        let prepared = ranks::agree(&world, prepared)?;
+        let looked = self.look(&prepared, &world, &mut watch, device);
+        let (found, folder) = ranks::led(&world, looked)?;
         drop(watch);
         if self.json {
             return say_json(&found);
@@ -117,8 +142,8 @@ impl RoutesCommand {
         }
     }
 
-    /// Looks and writes the report.
-    fn look(&self, watch: &mut Watch, device: &Device) -> Result<(Routes, PathBuf)> {
+    /// Reads what is looked at.
+    fn prepare(&self, device: &Device) -> Result<Prepared> {
         check_distinct(&self.subjects)?;
         let settings = self.resolution.on_top_of(&self.settings);
         let candidates = Candidate::read_all(&self.subjects, &settings, device)?;
@@ -127,21 +152,33 @@ impl RoutesCommand {
         let (part, images) = data.part_of_any(self.split, limit)?;
         let count = grouped(images.data.len() as u64);
         note(format!("looking at {count} images of {}: {}", images.name, part.reason(self.split)));
+        let (labels, classes) = labelled(&candidates, &images);
+        Ok(Prepared { candidates, images, labels, classes, data: data.spec.name.clone() })
+    }
+
+    /// Looks and writes the report.
+    fn look(
+        &self,
+        prepared: &Prepared,
+        world: &World,
+        watch: &mut Watch,
+        device: &Device,
+    ) -> Result<(Routes, PathBuf)> {
+        let Prepared { candidates, images, classes, .. } = prepared;
         // Made before the work, not after it: what cannot be written should not be computed first.
-        let folder = self.folder(&candidates, &images.name)?;
+        let folder = self.folder(candidates, &images.name)?;
         let figures = folder.join("figures");
         std::fs::create_dir_all(&figures).with_context(|| {
             format!("{} cannot be made; a report goes into a folder", figures.display())
         })?;
-        let (labels, classes) = labelled(&candidates, &images);
-        let made = self.of_all(&candidates, &images, labels, &data.spec.name, watch, device);
+        let made = self.of_all(prepared, world, watch, device);
         let (models, pictures) = made.inspect_err(|_| {
             // Only folders that are still empty go.
             let _ = std::fs::remove_dir(&figures).and_then(|()| std::fs::remove_dir(&folder));
         })?;
         let found = Routes {
             data: images.name.clone(),
-            classes: if classes.len() > 1 { classes } else { Vec::new() },
+            classes: if classes.len() > 1 { classes.clone() } else { Vec::new() },
             batch: self.batch.into(),
             seed: self.seed,
             models,
@@ -153,24 +190,22 @@ impl RoutesCommand {
 
     fn of_all(
         &self,
-        candidates: &[Candidate],
-        images: &omma_eval::Images,
-        labels: LabelSource,
-        data: &str,
+        prepared: &Prepared,
+        world: &World,
         watch: &mut Watch,
         device: &Device,
-    ) -> Result<(Vec<ModelRoutes>, Vec<omma_eval::atlas::RoutePictures>)> {
+    ) -> Result<(Vec<ModelRoutes>, Vec<RoutePictures>)> {
         let protocol = AtlasProtocol {
-            labels,
-            data: self.data.clone().unwrap_or_else(|| data.to_owned()),
+            labels: prepared.labels,
+            data: self.data.clone().unwrap_or_else(|| prepared.data.clone()),
             batch: self.batch.into(),
             permutations: self.permutations as usize,
             seed: self.seed,
         };
         let mut all = (Vec::new(), Vec::new());
-        for candidate in candidates {
-            let subject = candidate.routed(self.seed, device);
-            let (model, pictures) = routes(&subject, images, &protocol, watch)?;
+        for candidate in &prepared.candidates {
+            let subject = candidate.routed(self.seed, device, world);
+            let (model, pictures) = routes(&subject, &prepared.images, &protocol, watch)?;
             all.0.push(model);
             all.1.push(pictures);
         }
@@ -216,7 +251,7 @@ impl RoutesCommand {
 
 /// What the classes of tokens are, and their names: those of pixels, by the majority of a patch, where all models
 /// label pixels, or where images have no classes of their own (paper 003 Fig. 5); else those of images (Fig. 4).
-fn labelled(candidates: &[Candidate], images: &omma_eval::Images) -> (LabelSource, Vec<String>) {
+fn labelled(candidates: &[Candidate], images: &Images) -> (LabelSource, Vec<String>) {
     let of_pixels = candidates.iter().all(|one| one.model.config().head.segmenter().is_some());
     let classes = images.data.classes();
     match images.data.pixel_classes() {

@@ -18,7 +18,7 @@ use super::note_margin;
 use crate::{
     interrupt::{Interrupted, on_signals},
     progress::TrainingProgress,
-    screen::set_quiet,
+    ranks,
     table::{clock, note, rate, say, say_json, short, table},
 };
 
@@ -103,9 +103,8 @@ const RUNS: &str = "runs";
 impl Train {
     pub(crate) fn run(self, device: &Device) -> Result<()> {
         let stop = on_signals()?;
-        let world = omma_ranks::connect()?;
+        let world = ranks::connect()?;
         if !world.leads() {
-            set_quiet(true);
             self.follow(world, &stop, device);
             return Ok(());
         }

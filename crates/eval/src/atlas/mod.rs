@@ -40,7 +40,8 @@ mod words;
 use std::sync::Arc;
 
 use omma_base::Seed;
-use omma_data::{Selection, TargetKind};
+use omma_data::{Batch, Dataset, Pixels, Selection, TargetKind};
+use omma_ranks::World;
 use rand::seq::SliceRandom;
 
 pub use self::{
@@ -60,13 +61,18 @@ pub use self::{
     words::{ExpertWords, SureWord, WordKind},
 };
 use self::{
-    labels::TokenLabels, layer::BatchFacts, record::RecordOptions, subject::Texts,
-    tally::ModelTally, words::Pieces,
+    labels::TokenLabels,
+    layer::BatchFacts,
+    record::RecordOptions,
+    subject::{Routed, Texts},
+    tally::ModelTally,
+    words::Pieces,
 };
 use crate::{
     error::Result,
     reader::Unlabelled,
     stream::{Images, Watcher},
+    together::Maker,
 };
 
 /// Whose classes tokens have.
@@ -115,17 +121,11 @@ pub fn routes(
     let pieces = subject.tokenizer.filter(|_| with_texts).map(Pieces::of);
     let mut tally = ModelTally::new(subject, classes, targets == TargetKind::Masks);
     watcher.begins(&format!("routes of {}", subject.name), images.data.len());
-    images.batches_of(targets, subject.pixels(), protocol.batch, watcher, |batch| {
+    let data = with_texts.then_some(images.data.as_ref());
+    let looking = Looking { subject, targets, captions: data, pieces: pieces.as_ref() };
+    images.made(&looking, protocol.batch, watcher, |batch, routed| {
         let labels = TokenLabels::of(batch, &subject.model.config().image, classes);
-        let texts = match with_texts {
-            true => {
-                let captions = subject.captions(batch, images.data.as_ref())?;
-                subject.texts(&captions, pieces.as_ref())
-            }
-            false => None,
-        };
-        let routed = subject.routed(batch, texts.as_ref())?;
-        let Texts { ids, kinds, length } = texts.unwrap_or_default();
+        let Texts { ids, kinds, length } = looking.texts(batch)?.unwrap_or_default();
         let facts = BatchFacts {
             indices: &batch.indices,
             labels: &labels,
@@ -143,6 +143,43 @@ pub fn routes(
     routes.advice = Advice::of(&routes, &protocol.data);
     let pictures = RoutePictures::of(&tally, subject, images);
     Ok((routes, pictures))
+}
+
+/// A model that says where the tokens of batches go.
+struct Looking<'a> {
+    subject: &'a RoutedModel<'a>,
+    targets: TargetKind,
+    /// Where captions come from, if images are looked at with them.
+    captions: Option<&'a dyn Dataset>,
+    pieces: Option<&'a Pieces>,
+}
+
+impl Looking<'_> {
+    fn texts(&self, batch: &Batch) -> Result<Option<Texts>> {
+        let Some(data) = self.captions else { return Ok(None) };
+        Ok(self.subject.texts(&self.subject.captions(batch, data)?, self.pieces))
+    }
+}
+
+impl Maker for Looking<'_> {
+    type Made = Routed;
+
+    fn pixels(&self) -> Pixels {
+        self.subject.pixels()
+    }
+
+    fn targets(&self) -> TargetKind {
+        self.targets
+    }
+
+    fn world(&self) -> Option<&World> {
+        Some(&self.subject.world).filter(|world| !world.is_alone())
+    }
+
+    fn make(&self, batch: &mut Batch) -> Result<Routed> {
+        let texts = self.texts(batch)?;
+        self.subject.routed(batch, texts.as_ref())
+    }
 }
 
 /// The images in an order that is drawn, as they come in training: data that is sorted by class would fill batches with

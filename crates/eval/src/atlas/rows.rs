@@ -1,6 +1,7 @@
 //! What the rows of a layer's token matrix are: whose token, of which modality, in which place.
 
 use omma_model::{IMAGES, TEXTS};
+use serde::{Deserialize, Serialize};
 
 /// What a row is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub(super) struct RowPlace {
 }
 
 /// The images and texts of a batch that pass an encoder together.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct BatchShape {
     /// Images, and tokens of each.
     pub(super) images: (usize, usize),

@@ -7,7 +7,9 @@ use omma_data::{
     text::{PAD, Tokenizer},
 };
 use omma_model::{FeedForward, MoeLayer, Padding, VisionTransformer, text_tensor};
+use omma_ranks::World;
 use omma_routing::Routing;
+use serde::{Deserialize, Serialize};
 
 use super::{
     rows::BatchShape,
@@ -16,6 +18,7 @@ use super::{
 use crate::{
     error::{EvalError, Result},
     inputs::{images_of, pixels_for},
+    together::Said,
 };
 
 /// A model, and what it takes to run it.
@@ -33,6 +36,8 @@ pub struct RoutedModel<'a> {
     pub device: &'a Device,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn.
     pub seed: Seed,
+    /// Those who look at images together, each at some of the batches.
+    pub world: World,
 }
 
 /// Texts as ids, with the kinds of their words.
@@ -47,6 +52,7 @@ pub(super) struct Texts {
 }
 
 /// Where the tokens of a batch went.
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Routed {
     /// Blocks with experts, and who went where in them.
     pub(super) routings: Vec<(usize, Routing)>,
@@ -54,6 +60,18 @@ pub(super) struct Routed {
     pub(super) shape: BatchShape,
     /// What passes the texts' own, whose blocks are counted on.
     pub(super) tower: Option<BatchShape>,
+}
+
+impl Said for Routed {
+    type Words = Self;
+
+    fn words(&self) -> Self {
+        self.clone()
+    }
+
+    fn heard(words: Self) -> Self {
+        words
+    }
 }
 
 impl<'a> RoutedModel<'a> {

@@ -113,8 +113,7 @@ fn features(
     watcher: &mut dyn Watcher,
     mut each: impl FnMut(Features),
 ) -> Result<()> {
-    images.batches(system.pixels(), batch, watcher, |batch| {
-        let outputs = system.features(batch)?;
+    images.made(&system.features_of(), batch, watcher, |batch, outputs| {
         for model in &outputs {
             images.check(system, batch, model)?;
         }

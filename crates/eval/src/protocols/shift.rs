@@ -156,7 +156,6 @@ pub(super) fn shift(
                     change: Some(Arc::new(move |index: usize, picture: Picture| {
                         corruption.apply(&picture, severity, seed.numbered(index as u64))
                     })),
-                    world: test.world.clone(),
                 };
                 let record =
                     judge.severities(corruption.name(), |severity| Ok(images(severity)))?;

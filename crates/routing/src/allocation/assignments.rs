@@ -1,5 +1,7 @@
 //! The outcome of a sparse allocation, before it has weights.
 
+use serde::{Deserialize, Serialize};
+
 /// One token in one slot of one expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Assignment {
@@ -24,7 +26,7 @@ pub(crate) struct Assignments {
 }
 
 /// Everything that tokens wished for under token choice, whether or not there was room.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decisions {
     /// Choices of one token: `K` per gate it calls.
     pub per_token: usize,

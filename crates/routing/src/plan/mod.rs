@@ -2,8 +2,10 @@
 
 mod soft;
 mod sparse;
+mod written;
 
 use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
 
 pub use soft::SoftPlan;
 pub use sparse::SparsePlan;
@@ -12,7 +14,7 @@ pub(crate) use sparse::indices;
 use crate::definition::RoutingTensors;
 
 /// Who goes where, and what comes back.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Plan {
     /// Whole tokens to few experts.
     Sparse(SparsePlan),

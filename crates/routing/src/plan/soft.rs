@@ -2,13 +2,16 @@
 
 use burn::tensor::{Tensor, TensorData};
 use omma_base::transfer;
+use serde::{Deserialize, Serialize};
 
 use crate::definition::RoutingTensors;
 
 /// Mixtures of tokens for every slot, and mixtures of slots for every token.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SoftPlan {
+    #[serde(with = "super::written")]
     dispatch: Tensor<3>,
+    #[serde(with = "super::written")]
     combine: Tensor<3>,
     experts: Vec<usize>,
     n_experts: usize,

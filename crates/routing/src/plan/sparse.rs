@@ -4,6 +4,7 @@ use std::{borrow::Cow, ops::Range};
 
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use omma_base::transfer;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     allocation::{Assignments, Decisions},
@@ -19,12 +20,13 @@ use crate::{
 ///
 /// With image scope one decision moves a whole image: [`span`](Self::span) consecutive rows of the
 /// token matrix are then one routed unit, and token indices count units.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SparsePlan {
     offsets: Vec<usize>,
     tokens: Vec<u32>,
     slots: Vec<u32>,
     choices: Vec<u32>,
+    #[serde(with = "super::written")]
     weights: Tensor<1>,
     span: usize,
     groups: Groups,

@@ -13,6 +13,7 @@ use burn::{
 use omma_base::{Seed, transfer};
 use rand::RngExt;
 use rand_distr::StandardNormal;
+use serde::{Deserialize, Serialize};
 
 pub use context::Context;
 
@@ -42,12 +43,13 @@ pub struct Router {
     gates: Vec<Gate>,
 }
 
-/// What a router made of a batch.
-#[derive(Debug, Clone)]
+/// What a router made of a batch. Processes can say it to each other, but for what it costs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Routing {
     /// Who goes where.
     pub plan: Plan,
     /// What it costs.
+    #[serde(skip)]
     pub losses: AuxiliaryLosses,
     /// The gates' values, one table per gate; empty for soft routing.
     pub tables: Vec<GateTable>,

@@ -52,6 +52,7 @@ impl Classification {
 
     fn system(&self, model: &VisionTransformer, at: Judging) -> Result<(System, TestProtocol)> {
         let system = System::new(vec![("the model".to_owned(), model.clone())], at.device)?;
+        let system = system.among(at.world);
         Ok((system, TestProtocol { binning: Binning::default(), batch: at.batch }))
     }
 }
@@ -152,14 +153,14 @@ impl Task for Classification {
 
     fn judge(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<TaskScores> {
         let (system, protocol) = self.system(model, at)?;
-        let images = Images::new(&self.data, images.clone()).among(at.world);
+        let images = Images::new(&self.data, images.clone());
         let test = Test::run(&system, &images, protocol, &mut Ear(at.stop))?;
         Ok(TaskScores::from_iter(scores(&test)))
     }
 
     fn help(&self, model: &VisionTransformer, images: &Shared, at: Judging) -> Result<()> {
         let (system, protocol) = self.system(model, at)?;
-        let images = Images::new(&self.data, images.clone()).among(at.world);
+        let images = Images::new(&self.data, images.clone());
         let helped = images.help(&system, protocol.batch);
         model.serve_experts()?;
         Ok(helped?)
@@ -175,9 +176,8 @@ impl Task for Classification {
         doing("testing");
         let (system, protocol) = self.system(model, at)?;
         let images = Images::new(&self.data, data.test.clone());
-        let together = images.clone().among(at.world);
         let (test, experts) =
-            Test::run_with_experts(&system, &together, protocol, &mut Ear(at.stop))?;
+            Test::run_with_experts(&system, &images, protocol, &mut Ear(at.stop))?;
         let mut all: Vec<(String, f64)> =
             scores(&test).into_iter().map(|(key, value)| (format!("test_{key}"), value)).collect();
         let fact = |name, value, note: &str| Fact { name, value, note: note.to_owned() };

@@ -30,15 +30,16 @@ struct Arrived {
     gradient: Vec<f32>,
 }
 
-/// Where passes leave their gradients.
+/// Where passes leave their gradients; nothing once all have come to their end. Until then nobody knows of a pass that
+/// has failed, because its graph, and with it the sender, is kept.
 #[derive(Debug, Clone)]
-pub(super) struct Outlets(Sender<Arrived>);
+pub(super) struct Outlets(Sender<Option<Arrived>>);
 
 /// Where a pass of a shard leaves its gradients.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     shard: usize,
-    sender: Sender<Arrived>,
+    sender: Sender<Option<Arrived>>,
     /// Parameters whose gradients have left.
     left: Mutex<Vec<usize>>,
 }
@@ -53,7 +54,7 @@ impl Outlets {
 impl Outlet {
     fn leave(&self, parameter: usize, gradient: Vec<f32>) {
         // Nobody takes them any more where that thread has panicked, which whoever waits for it learns.
-        let _ = self.sender.send(Arrived { shard: self.shard, parameter, gradient });
+        let _ = self.sender.send(Some(Arrived { shard: self.shard, parameter, gradient }));
     }
 
     /// Leaves those of a backward pass that were not heard on its way.
@@ -144,15 +145,17 @@ impl<'a> Summing<'a> {
         }
     }
 
-    /// Sums what arrives until nothing does any more. Where a pass has failed, gradients of zero take its place: other
+    /// Sums what arrives until it is said that nothing does any more. Where a pass has failed, gradients of zero take its place: other
     /// ranks do not wait for it.
-    fn run(mut self, arriving: Receiver<Arrived>) -> Vec<Vec<f32>> {
+    fn run(mut self, arriving: Receiver<Option<Arrived>>) -> Vec<Vec<f32>> {
         let mut bucket_of = vec![0; self.weights.parameters.len()];
         for (bucket, parameters) in self.buckets.iter().enumerate() {
             parameters.iter().for_each(|parameter| bucket_of[*parameter] = bucket);
         }
         let mut next = 0;
-        for Arrived { shard, parameter, gradient } in arriving {
+        for Arrived { shard, parameter, gradient } in
+            arriving.into_iter().map_while(|arrived| arrived)
+        {
             let sum = &mut self.arrived[shard][parameter];
             match sum.is_empty() {
                 true => *sum = gradient,
@@ -194,7 +197,7 @@ impl<'a> Summing<'a> {
             let summing = scope.spawn(move || self.run(arriving));
             let outlets = Outlets(sender);
             let found = passes(&outlets);
-            drop(outlets);
+            let _ = outlets.0.send(None);
             let begin = Instant::now();
             let sums = summing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             (found, sums, begin.elapsed())

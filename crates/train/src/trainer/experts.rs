@@ -91,9 +91,8 @@ impl ExpertRanks {
             let own = weights.parameters.iter().zip(squares);
             own.filter(|(parameter, _)| self.is_spread(parameter) == wanted).map(|(_, s)| s).sum()
         };
-        // As bits: JSON has no word for what is not finite.
-        let experts = self.group.shared(of(true).to_bits());
-        (of(false) + experts.into_iter().map(f64::from_bits).sum::<f64>()).sqrt()
+        let experts = self.group.shared(of(true));
+        (of(false) + experts.into_iter().sum::<f64>()).sqrt()
     }
 
     /// This rank's part of what the optimiser remembers of all experts.

@@ -32,8 +32,6 @@ use omma_model::{
 };
 use omma_ranks::World;
 
-#[cfg(test)]
-pub(crate) use self::step::{Pass, add_gradients, divide_gradients};
 pub(crate) use self::weights::gradients;
 pub(crate) use self::{
     average::Average,
@@ -49,6 +47,11 @@ pub use self::{
     lead::{lead, meet, same_data},
     stop::Stop,
     weights::Weights,
+};
+#[cfg(test)]
+pub(crate) use self::{
+    early::Outlet,
+    step::{Pass, add_gradients, divide_gradients},
 };
 use self::{
     interval::Interval,

@@ -37,7 +37,7 @@ impl GradientSum for Vec<Vec<f32>> {
 }
 
 /// What a pass found beside its gradients; a sum over several passes of a step.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Facts {
     /// Examples in it.
     pub(crate) examples: usize,
@@ -107,61 +107,5 @@ impl Facts {
             self.loss *= share;
             self.auxiliary_loss *= share;
         }
-    }
-}
-
-/// Facts as ranks tell them to each other: JSON has no word for numbers that are not finite.
-#[derive(Serialize, Deserialize)]
-pub(super) struct ToldFacts {
-    examples: usize,
-    losses: [u64; 2],
-    scores: Vec<(String, u64)>,
-    routing: String,
-}
-
-impl From<Facts> for ToldFacts {
-    fn from(facts: Facts) -> Self {
-        let Facts { examples, scores, loss, auxiliary_loss, routing } = facts;
-        Self {
-            examples,
-            losses: [loss, auxiliary_loss].map(f64::to_bits),
-            scores: scores.iter().map(|(key, value)| (key.to_owned(), value.to_bits())).collect(),
-            routing: serde_json::to_string(&routing).expect("a tally can be written"),
-        }
-    }
-}
-
-impl From<ToldFacts> for Facts {
-    fn from(told: ToldFacts) -> Self {
-        let [loss, auxiliary_loss] = told.losses.map(f64::from_bits);
-        let score = |(key, bits): (String, u64)| (key, f64::from_bits(bits));
-        Self {
-            examples: told.examples,
-            scores: told.scores.into_iter().map(score).collect(),
-            loss,
-            auxiliary_loss,
-            // Only one that counted what is not finite cannot be read, and then the loss is not either.
-            routing: serde_json::from_str(&told.routing).unwrap_or_default(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn facts_are_told_to_the_bit() {
-        let facts = Facts {
-            examples: 3,
-            scores: TaskScores::from_iter([("accuracy", 0.1 + 0.2), ("nll", f64::INFINITY)]),
-            loss: 1.0 / 3.0,
-            auxiliary_loss: 1e-300,
-            routing: RoutingTally::default(),
-        };
-        let told = serde_json::to_string(&ToldFacts::from(facts.clone())).unwrap();
-        assert_eq!(Facts::from(serde_json::from_str::<ToldFacts>(&told).unwrap()), facts);
-        let broken = ToldFacts::from(Facts { loss: f64::NAN, ..facts });
-        assert!(Facts::from(broken).loss.is_nan());
     }
 }

@@ -18,7 +18,7 @@ use super::{
     experts::ExpertRanks,
     learner::Feed,
     on_device::OnDevice,
-    step::{Facts, GradientSum, Pass, ToldFacts, divide_gradients},
+    step::{Facts, GradientSum, Pass, divide_gradients},
     sums::Sums,
 };
 use crate::{
@@ -343,14 +343,7 @@ impl Stepper {
 
     /// What the parts of all ranks found, in the order of the parts.
     fn all_facts(&self, own: Vec<(usize, Facts)>) -> Facts {
-        let mut all = match self.world.is_alone() {
-            true => own,
-            false => {
-                let told = own.into_iter().map(|(part, facts)| (part, ToldFacts::from(facts)));
-                let all = self.world.shared(told.collect::<Vec<_>>()).into_iter().flatten();
-                all.map(|(part, told)| (part, told.into())).collect()
-            }
-        };
+        let mut all: Vec<_> = self.world.shared(own).into_iter().flatten().collect();
         all.sort_by_key(|(part, _)| *part);
         let mut sum = Facts::default();
         all.into_iter().for_each(|(_, facts)| sum.add(facts));

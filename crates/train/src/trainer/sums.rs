@@ -144,15 +144,12 @@ impl Sums {
         }
         let mut squares = vec![0.0; gradients.len()];
         for Group { world, parameters, .. } in &self.groups {
-            let own = parameters.iter().map(|place| {
-                let parts = squares_by_part(&gradients[*place][self.own(*place)]);
-                // As bits: JSON has no word for what is not finite.
-                parts.into_iter().map(f64::to_bits).collect()
-            });
-            let all: Vec<Vec<Vec<u64>>> = world.shared(own.collect());
+            let own = parameters
+                .iter()
+                .map(|place| squares_by_part(&gradients[*place][self.own(*place)]));
+            let all: Vec<Vec<Vec<f64>>> = world.shared(own.collect());
             for (number, place) in parameters.iter().enumerate() {
-                let parts = all.iter().flat_map(|of_rank| &of_rank[number]);
-                squares[*place] = parts.map(|bits| f64::from_bits(*bits)).sum();
+                squares[*place] = all.iter().flat_map(|of_rank| &of_rank[number]).sum();
             }
         }
         squares

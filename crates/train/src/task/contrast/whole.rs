@@ -178,6 +178,8 @@ impl WholeBatch for Contrast {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use omma_base::Resolution;
     use omma_data::Targets;
     use omma_ranks::{Share, World};
@@ -185,7 +187,7 @@ mod tests {
 
     use crate::{
         Recipe, Resolved,
-        trainer::{Examples, Input, Pass, Shards, add_gradients, divide_gradients},
+        trainer::{Examples, Input, Outlet, Pass, Shards, add_gradients, divide_gradients},
     };
 
     use super::*;
@@ -222,6 +224,11 @@ mod tests {
         (0..count).map(part).collect()
     }
 
+    /// The same, whose gradients go nowhere before they are all there.
+    fn by_themselves(count: usize) -> Vec<(Examples, Seed, Option<Arc<Outlet>>)> {
+        parts(count).into_iter().map(|(examples, seed)| (examples, seed, None)).collect()
+    }
+
     fn trained(resolved: &Resolved, count: usize) -> Pass {
         let device = Device::flex().autodiff();
         let model = resolved.recipe.model.init(Seed::new(3), &device).unwrap();
@@ -229,7 +236,7 @@ mod tests {
         let shards = Shards::new(2).unwrap();
         let (task, model) = (resolved.task.as_ref(), (&model, &freezing));
         let passes: Vec<crate::Result<Pass>> = match count {
-            1 => shards.run(task, model, parts(1), &device),
+            1 => shards.run(task, model, by_themselves(1), &device),
             _ => {
                 let world = World::alone();
                 let share = Share::new(&world, count).unwrap();
@@ -278,7 +285,7 @@ mod tests {
         let alone = Shards::new(1).unwrap().run::<Vec<Vec<f32>>>(
             resolved.task.as_ref(),
             (&model, &freezing),
-            parts(6),
+            by_themselves(6),
             &device,
         );
         let alone: f64 = alone.into_iter().map(|pass| pass.unwrap().facts.loss).sum::<f64>() / 6.0;
