@@ -173,6 +173,31 @@ fn plan_says_what_a_step_of_many_ranks_takes() {
     assert!(fail(&odd).contains("cannot be spread evenly over 7 ranks"));
 }
 
+#[test]
+fn plan_says_what_would_make_too_much_fit() {
+    let asked = ["plan", "imagenet-scratch", "--set", "train.batch=64", "--ranks", "8"];
+    let speed = ["--flops", "1T", "--bandwidth", "1GB/s"];
+    let plan = |memory: f64, more: &[&str]| {
+        let memory = memory.to_string();
+        run(&[&asked, &speed[..], &["--memory", &memory], more].concat())
+    };
+    let layouts = |memory| serde_json::from_str::<Value>(&plan(memory, &["--json"])).unwrap();
+    let roomy = layouts(1e15);
+    assert!(roomy["lighter"].is_null());
+    let held = roomy["layouts"][0]["memory"].as_f64().unwrap();
+    let room = held - 1.0;
+    let lighter = &layouts(room)["lighter"];
+    assert_eq!(lighter["settings"], serde_json::json!(["train.spread_optimiser=true"]));
+    assert!(lighter["layout"]["memory"].as_f64().unwrap() <= room);
+    let text = plan(room, &[]);
+    assert!(
+        text.contains("too much")
+            && text.contains("with train.spread_optimiser=true, 8 ranks hold"),
+        "{text}"
+    );
+    assert!(plan(1e6, &[]).contains("no layout of 8 ranks fits"));
+}
+
 #[cfg(not(feature = "mpi"))]
 #[test]
 fn several_processes_without_mpi_do_not_all_train_the_same() {

@@ -42,7 +42,7 @@ pub(crate) struct PlanCommand {
     /// Bytes per second of a rank's memory
     #[arg(long, value_parser = quantity, default_value = "10GB/s")]
     memory_bandwidth: f64,
-    /// Bytes that a rank may hold; without it, nothing is said of what fits
+    /// Bytes that a rank may hold: says what is too much, and what would make it fit
     #[arg(long, value_parser = quantity)]
     memory: Option<f64>,
     /// As one JSON object
@@ -58,6 +58,15 @@ struct Report<'a> {
     layouts: Vec<Layout>,
     /// The most ranks whose images take at least half of a step.
     scales_to: usize,
+    /// What makes the largest number of ranks fit, where it does not.
+    lighter: Option<Lighter>,
+}
+
+/// Settings that let a rank hold less, and what a step is with them.
+#[derive(Serialize)]
+struct Lighter {
+    settings: Vec<String>,
+    layout: Layout,
 }
 
 impl PlanCommand {
@@ -71,8 +80,10 @@ impl PlanCommand {
         let layouts = self.ranks.iter().map(|ranks| plan.layout(*ranks as usize));
         let layouts = layouts.collect::<Result<Vec<_>, _>>()?;
         let (batch, scales_to) = (recipe.train.batch, plan.scales_to());
+        let lighter = self.lighter(&layouts, speed);
         if self.json {
-            return say_json(&Report { recipe: &recipe.name, batch, speed, layouts, scales_to });
+            let recipe = &recipe.name;
+            return say_json(&Report { recipe, batch, speed, layouts, scales_to, lighter });
         }
         let header = [
             "ranks",
@@ -98,12 +109,51 @@ impl PlanCommand {
                 "beyond {most} ranks, less than half of a step is images: more ranks want a larger train.batch than \
                  {batch}"
             ),
+        })?;
+        let too_much = layouts.last().filter(|layout| !self.fits(layout));
+        match (too_much, lighter) {
+            (None, _) => Ok(()),
+            (Some(_), Some(Lighter { settings, layout })) => say(format!(
+                "with {}, {} ranks hold {} each, and a step takes {}",
+                settings.join(" and "),
+                layout.ranks,
+                gigabytes(layout.memory as f64),
+                time(layout.step())
+            )),
+            (Some(layout), None) => say(format!(
+                "no layout of {} ranks fits: a smaller train.batch, or more ranks, would make images fewer",
+                layout.ranks
+            )),
+        }
+    }
+
+    fn fits(&self, layout: &Layout) -> bool {
+        self.memory.is_none_or(|memory| layout.memory as f64 <= memory)
+    }
+
+    /// The first of all ways to spread what the last layout's ranks hold that fits, those that send least first.
+    fn lighter(&self, layouts: &[Layout], speed: RankSpeed) -> Option<Lighter> {
+        let ranks = layouts.last().filter(|layout| !self.fits(layout))?.ranks;
+        let spread_optimiser = "train.spread_optimiser=true".to_owned();
+        let groups = (2..=ranks).filter(|group| ranks.is_multiple_of(*group));
+        let of_group = |group| {
+            let experts = format!("train.expert_parallel={group}");
+            [vec![experts.clone()], vec![spread_optimiser.clone(), experts]]
+        };
+        let mut ways =
+            std::iter::once(vec![spread_optimiser.clone()]).chain(groups.flat_map(of_group));
+        ways.find_map(|settings| {
+            // What an optimiser or a number of experts does not allow is no way.
+            let settings_with = [self.settings.clone(), settings.clone()].concat();
+            let request = Request { settings: settings_with, ..Request::default() };
+            let (recipe, _) = Recipe::find_with_notes(&self.recipe, &request).ok()?;
+            let layout = Plan::new(&recipe, speed).and_then(|plan| plan.layout(ranks)).ok()?;
+            self.fits(&layout).then_some(Lighter { settings, layout })
         })
     }
 
     fn row(&self, layout: &Layout) -> [String; 13] {
         let held = gigabytes(layout.memory as f64);
-        let fits = self.memory.is_none_or(|memory| layout.memory as f64 <= memory);
         [
             layout.ranks.to_string(),
             match layout.experts_on {
@@ -118,7 +168,7 @@ impl PlanCommand {
             time(layout.waited),
             time(layout.rows),
             format!("{}B", short(layout.bytes + layout.row_bytes)),
-            if fits { held } else { format!("{held}, too much") },
+            if self.fits(layout) { held } else { format!("{held}, too much") },
             short(layout.images_per_second as u64),
             format!("{:.0} %", 100.0 * layout.efficiency),
         ]

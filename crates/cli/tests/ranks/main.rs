@@ -2,6 +2,7 @@
 //! `tests/mpi/run` runs these.
 
 mod differences;
+mod evaluation;
 mod experts;
 mod kill;
 mod same_bits;
