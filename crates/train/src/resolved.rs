@@ -53,6 +53,7 @@ impl Resolved {
     /// classes, and the grid of positions of the checkpoint that it starts from. A batch that would not fit
     /// into memory is cut into parts.
     pub fn new(mut recipe: Recipe, device: &Device) -> Result<Self> {
+        recipe.train.precision.check(device)?;
         if let Some(path) = &recipe.init {
             let from = checkpoint::summary(path)?.config.image;
             if from.learns_positions() && from.resolution != recipe.model.image.resolution {
