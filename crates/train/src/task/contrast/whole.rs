@@ -280,6 +280,7 @@ mod tests {
             (&model, &freezing),
             parts(6),
             &device,
+            1.0,
         );
         let alone: f64 = alone.into_iter().map(|pass| pass.unwrap().facts.loss).sum::<f64>() / 6.0;
         assert!(trained(&resolved, 6).facts.loss > alone + 1.0);

@@ -58,6 +58,9 @@ fn on_device(mut trainer: Trainer) -> Trainer {
     trainer
 }
 
+/// On the host, and on a device.
+const PLACES: [fn(Trainer) -> Trainer; 2] = [|trainer| trainer, on_device];
+
 fn finish(trainer: Trainer) {
     let ended = trainer.run(&mut Nobody, &Stop::default()).unwrap();
     assert!(matches!(ended, Ended::Finished(_)));
@@ -136,31 +139,32 @@ fn a_run_on_a_device_learns_what_one_on_the_host_does() {
     }
 }
 
-/// Both with the products of the model in half precision, on the host and on a device.
+/// On the host and on a device. A contrast divides by a temperature, which makes more of rounding.
 #[test]
 fn a_run_in_half_precision_learns_what_one_in_single_precision_does() {
-    for text in [MIXTURE, SOFT, PAIRS] {
+    for (text, tolerances) in
+        [(MIXTURE, [0.004, 0.001]), (SOFT, [0.004, 0.001]), (PAIRS, [0.05, 0.01])]
+    {
         let folder = tempfile::tempdir().unwrap();
         let whole = folder.path().join("f32");
         finish(start(&whole, text, &[]));
         let (weights, records) = left_by(&whole);
-        for precision in ["bf16", "f16"] {
+        for (precision, tolerance) in ["bf16", "f16"].into_iter().zip(tolerances) {
             let setting = format!("train.precision={precision}");
-            let [host, device] =
-                ["host", "device"].map(|at| folder.path().join(at.to_owned() + precision));
-            finish(start(&host, text, &[&setting]));
-            finish(on_device(start(&device, text, &[&setting])));
-            for run in [&host, &device] {
-                let (own, found) = left_by(run);
+            for place in PLACES {
+                let run = tempfile::tempdir_in(folder.path()).unwrap();
+                let mut trainer = place(start(run.path(), text, &[&setting]));
+                if let Some(scale) = &mut trainer.stepper.loss_scale {
+                    // One that all of them bear from their first step on.
+                    scale.scale = 256.0;
+                }
+                finish(trainer);
+                let (own, found) = left_by(run.path());
                 assert_ne!(own, weights, "{precision} is not f32");
                 assert_eq!(found.len(), records.len());
                 for (a, b) in found.iter().zip(&records) {
-                    let (step, loss, other) = (a.step, a.loss, b.loss);
-                    println!("{precision} {step} {loss} {other} {:?}", a.loss_scale);
-                    assert!(
-                        (loss - other).abs() < 0.02,
-                        "{precision}, step {step}: {loss} is not {other}"
-                    );
+                    let off = (a.loss - b.loss).abs() / b.loss;
+                    assert!(off < tolerance, "{precision}, step {}: off by {off}", a.step);
                     assert_eq!(a.loss_scale.is_some(), precision == "f16");
                 }
             }
@@ -182,7 +186,7 @@ fn progress(run: &Path, step: u64) -> Progress {
 
 #[test]
 fn steps_that_do_not_fit_into_half_precision_are_skipped_and_counted() {
-    for place in [|trainer| trainer, on_device] {
+    for place in PLACES {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         let settings = ["train.precision=f16", "train.steps=4"];
@@ -203,7 +207,7 @@ fn steps_that_do_not_fit_into_half_precision_are_skipped_and_counted() {
 
 #[test]
 fn the_loss_scale_survives_where_a_run_goes_on() {
-    for place in [|trainer| trainer, on_device] {
+    for place in PLACES {
         let folder = tempfile::tempdir().unwrap();
         let [whole, again] = ["whole", "again"].map(|name| folder.path().join(name));
         let settings = ["train.precision=f16", "train.steps=24", "train.checkpoint_every=12"];
