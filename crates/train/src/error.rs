@@ -59,7 +59,7 @@ pub enum TrainError {
     OnRank { what: String, diverged: bool },
     #[error("the threads of train.shards cannot be started: {0}")]
     Threads(String),
-    #[error("{0} (train.precision)")]
+    #[error(transparent)]
     Precision(#[from] PrecisionError),
     #[error(transparent)]
     Model(#[from] ModelError),

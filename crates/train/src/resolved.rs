@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 
 use burn::tensor::Device;
 use omma_data::{Selection, Shared, formats, text::Tokenizer};
-use omma_model::checkpoint;
+use omma_model::{Precision, checkpoint};
 
 use crate::{
     error::Result,
@@ -67,6 +67,12 @@ impl Resolved {
                 formats::check_several_classes(&resolved.recipe.data_spec(), &resolved.data.train)?
             }
             TaskKind::Segmentation | TaskKind::Contrast => {}
+        }
+        let precision = resolved.recipe.train.precision;
+        if precision != Precision::F32 && *device == Device::flex() {
+            resolved.notes.push(format!(
+                "the cpu computes in {precision} by plain operations, not by those that are made for it"
+            ));
         }
         // The parts belong to the recipe from now on: a run that goes on elsewhere has the same.
         resolved.notes.extend(resolved.recipe.fit_into_memory()?);
