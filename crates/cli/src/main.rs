@@ -14,6 +14,7 @@ mod jobs;
 mod lighter;
 mod limits;
 mod names;
+mod precision;
 mod predict;
 mod progress;
 mod ranks;

@@ -15,7 +15,7 @@ use omma_data::{
     text::Tokenizer,
 };
 use omma_eval::{FewShotSet, Images, System, atlas::RoutedModel};
-use omma_model::{VisionTransformer, checkpoint, systems::reconfigure};
+use omma_model::{Precision, VisionTransformer, checkpoint, systems::reconfigure};
 use omma_ranks::World;
 use omma_train::{Recipe, recipe::DataRecipe, run::RunFolder};
 
@@ -97,6 +97,14 @@ impl Candidate {
             Ok(Self { model, settings: settings.to_vec(), ..one })
         };
         paths.into_iter().map(read).collect()
+    }
+
+    /// The same with products computed in a precision.
+    pub(crate) fn in_precision(mut self, precision: Precision) -> Self {
+        if precision != Precision::F32 {
+            self.settings.push(format!("precision={precision}"));
+        }
+        Self { model: self.model.in_precision(precision), ..self }
     }
 
     /// The last part of its path.

@@ -181,6 +181,45 @@ fn a_run_goes_on_on_another_device() {
     }
 }
 
+/// Software Vulkan has `f16` and no `bf16`; a device that has neither is left alone.
+#[test]
+fn half_precision_learns_and_predicts_as_single_precision_does_where_the_device_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let all = json(omma(folder, "cpu", &["devices"]));
+    let families = all.as_array().unwrap();
+    let wgpu = families.iter().find(|family| family["family"] == "wgpu").unwrap();
+    let has = |precision: &str| {
+        let precisions = wgpu["devices"][0]["precisions"].as_array().unwrap();
+        precisions.iter().any(|other| other == precision)
+    };
+    assert!(has("f32"), "{wgpu}");
+    train(folder, "cpu", "cpu", "vmoe", &[]);
+    for precision in ["f16", "bf16"] {
+        let setting = format!("train.precision={precision}");
+        if !has(precision) {
+            let words = ["train", "vmoe", "--run", precision, "--set", &setting];
+            let error = omma(folder, DEVICE, &words).assert().failure().get_output().stderr.clone();
+            let error = String::from_utf8(error).unwrap();
+            let said = format!("does not compute in {precision}: it has f32");
+            assert!(error.contains(&said) && !error.contains("panicked"), "{error}");
+            assert!(!folder.join(precision).exists());
+            continue;
+        }
+        train(folder, DEVICE, precision, "vmoe", &[&setting]);
+        assert_alike(&folder.join(precision), &folder.join("cpu"));
+        let scaled = |step: &Value| step["loss_scale"]["skipped"].as_u64().is_some();
+        let steps = records(&folder.join(precision), "train");
+        assert!(steps.iter().all(|step| scaled(step) == (precision == "f16")), "{}", steps[0]);
+        let judged = |device: &str, in_precision: &str| {
+            let words = ["eval", precision, "--out", in_precision, "--precision", in_precision];
+            number(&json(omma(folder, device, &words)), "nll")
+        };
+        let (found, expected) = (judged(DEVICE, precision), judged("cpu", "f32"));
+        assert!(found != expected && (found - expected).abs() < 0.01, "{found} {expected}");
+    }
+}
+
 #[test]
 fn other_tasks_and_routers_train_on_a_device_as_on_the_cpu() {
     for (recipe, settings) in [

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 use crate::{
     cpu::{
@@ -104,6 +104,16 @@ pub struct ExpertParameters {
 }
 
 impl ExpertParameters {
+    /// The same in another type.
+    pub(crate) fn cast(self, dtype: DType) -> Self {
+        Self {
+            up: self.up.cast(dtype),
+            up_bias: self.up_bias.cast(dtype),
+            down: self.down.cast(dtype),
+            down_bias: self.down_bias.cast(dtype),
+        }
+    }
+
     fn check(&self, operation: &str, tokens: [usize; 2], dispatch: &Dispatch) {
         let [experts, inputs, hidden] = self.up.dims();
         let [_, _, outputs] = self.down.dims();
@@ -122,7 +132,7 @@ impl ExpertParameters {
 /// activated hidden rows.
 ///
 /// - `tokens`: `[N, D]`; `weights`: `[rows]`
-/// - returns: `[N, D']`
+/// - returns: `[N, D']`, of the weights' type
 pub fn expert_mlp(
     tokens: Tensor<2>,
     weights: Tensor<1>,

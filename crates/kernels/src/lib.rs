@@ -48,6 +48,7 @@ mod mlp;
 pub mod on_device;
 mod packed_weights;
 pub mod portable;
+mod precision;
 mod soft_moe;
 mod tap;
 
@@ -66,5 +67,6 @@ pub use mlp::mlp;
 pub use packed_weights::PackedWeights;
 /// Multiplies by the mask of a [`Dropout`]; the same everywhere, no fused form.
 pub use portable::dropout;
+pub use precision::{Precision, PrecisionError};
 pub use soft_moe::{soft_moe, soft_moe_by};
 pub use tap::{Listener, tap};

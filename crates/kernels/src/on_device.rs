@@ -53,7 +53,8 @@ fn stacked(
         }
     }
     let rows = dispatch.tokens().iter().map(|token| *token as i32).collect();
-    let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], (&device, tokens.dtype()));
+    let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], (&device, weights.dtype()));
+    let (of_rows, parameters) = (tokens.dtype(), parameters.cast(tokens.dtype()));
 
     let buffers = tokens.select(0, index(of_buffer, &device)).reshape([experts, size, inputs]);
     let bias = |bias: Tensor<2>| bias.unsqueeze_dim::<3>(1);
@@ -65,11 +66,12 @@ fn stacked(
             let first = (own(expert).start + row) * hidden;
             row < own(expert).len() && dropout.keeps(first + place % hidden)
         };
-        activated = activated * mask(&dropout, [experts, size, hidden], factor, &device);
+        let mask = mask(&dropout, [experts, size, hidden], factor, &device);
+        activated = activated * mask.cast(of_rows);
     }
     let results = activated.matmul(parameters.down) + bias(parameters.down_bias);
     let results = results.reshape([experts * size, outputs]).select(0, index(places, &device));
-    let results = results * weights.unsqueeze_dim(1);
+    let results = results.cast(weights.dtype()) * weights.unsqueeze_dim(1);
     zeros.select_assign(0, index(rows, &device), results, IndexingUpdateOp::Add)
 }
 

@@ -1,4 +1,5 @@
-//! The twins: the same operations from plain Burn operations, for any device.
+//! The twins: the same operations from plain Burn operations, for any device; and on all devices in half precision, where
+//! weights follow the type of the rows.
 
 use burn::tensor::{
     Device, IndexingUpdateOp, Tensor, TensorData,
@@ -7,12 +8,18 @@ use burn::tensor::{
 
 use omma_base::transfer;
 
-use crate::{Activation, Dispatch, Dropout, ExpertParameters, Mixing, on_device::mask};
+use crate::{
+    Activation, Dispatch, Dropout, ExpertParameters, Mixing,
+    on_device::mask,
+    precision::{is_half, widened},
+};
 
 /// [`crate::activate`].
 pub fn activate<const R: usize>(x: Tensor<R>, form: Activation) -> Tensor<R> {
     match form {
-        // Burn's own derivative of this form is off by 3e-4 on GPUs.
+        // Burn's own keeps one tensor for its derivative, and not four.
+        Activation::GeluErf if is_half(&x) => activation::gelu(x),
+        // That derivative is off by 3e-4 on GPUs.
         Activation::GeluErf => {
             let twice_probability = (x.clone() / std::f64::consts::SQRT_2).erf() + 1.0;
             x * twice_probability * 0.5
@@ -31,9 +38,10 @@ pub fn linear<const R: usize>(
     let mut shape = x.dims();
     let [inputs, outputs] = weight.dims();
     let rows: usize = shape[..R - 1].iter().product();
-    let mut y = x.reshape([rows, inputs]).matmul(weight);
+    let of_rows = x.dtype();
+    let mut y = x.reshape([rows, inputs]).matmul(weight.cast(of_rows));
     if let Some(bias) = bias {
-        y = y + bias.unsqueeze();
+        y = y + bias.cast(of_rows).unsqueeze();
     }
     shape[R - 1] = outputs;
     y.reshape(shape)
@@ -46,9 +54,12 @@ pub fn layer_norm<const R: usize>(
     beta: Tensor<1>,
     epsilon: f32,
 ) -> Tensor<R> {
+    let of_rows = x.dtype();
+    let x = widened(x);
     let centred = x.clone() - x.mean_dim(R - 1);
     let variance = centred.clone().square().mean_dim(R - 1);
-    centred / (variance + epsilon).sqrt() * gamma.unsqueeze() + beta.unsqueeze()
+    let y = centred / (variance + epsilon).sqrt() * gamma.unsqueeze() + beta.unsqueeze();
+    y.cast(of_rows)
 }
 
 /// [`crate::mlp`].
@@ -121,13 +132,16 @@ pub fn attention(
         let [batch, tokens, _] = x.dims();
         x.reshape([batch, tokens, heads, width]).swap_dims(1, 2)
     };
-    let scores = split(queries).matmul(split(keys).swap_dims(2, 3)) / (width as f64).sqrt();
-    let mixed = softmax(scores, 3).matmul(split(values));
+    // Before the product: behind it, half precision may have run out of numbers.
+    let queries = split(queries) / (width as f64).sqrt();
+    let scores = widened(queries.matmul(split(keys).swap_dims(2, 3)));
+    let mixed = softmax(scores, 3).cast(values.dtype()).matmul(split(values));
     mixed.swap_dims(1, 2).reshape([batch, n_queries, features])
 }
 
 /// [`crate::mix`].
 pub fn mix(weights: Tensor<3>, x: Tensor<3>, mixing: Mixing) -> Tensor<3> {
+    let weights = weights.cast(x.dtype());
     match mixing {
         Mixing::ToSlots => weights.swap_dims(1, 2).matmul(x),
         Mixing::ToTokens => weights.matmul(x),
@@ -147,12 +161,13 @@ pub fn expert_mlp(
     let [experts, _, _] = parameters.up.dims();
     let [_, _, outputs] = parameters.down.dims();
     let rows: Vec<i32> = dispatch.tokens().iter().map(|token| *token as i32).collect();
-    let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], (&device, tokens.dtype()));
+    let zeros = Tensor::zeros([dispatch.n_tokens(), outputs], (&device, weights.dtype()));
     if rows.is_empty() {
         return zeros;
     }
     transfer::brought(&rows);
     let rows = Tensor::from_data(TensorData::new(rows, [dispatch.tokens().len()]), &device);
+    let parameters = parameters.cast(tokens.dtype());
     let inputs = tokens.select(0, rows.clone());
     let busy = (0..experts).filter(|e| dispatch.offsets()[*e] < dispatch.offsets()[*e + 1]);
     let results = busy.map(|e| {
@@ -166,6 +181,7 @@ pub fn expert_mlp(
         let activated = drop_out_rows(activate(before, form), dropout, start, dispatch);
         activated.matmul(matrix(&parameters.down)) + parameters.down_bias.clone().narrow(0, e, 1)
     });
-    let results = Tensor::cat(results.collect(), 0) * weights.unsqueeze_dim(1);
+    let results =
+        Tensor::cat(results.collect(), 0).cast(weights.dtype()) * weights.unsqueeze_dim(1);
     zeros.select_assign(0, rows, results, IndexingUpdateOp::Add)
 }

@@ -53,6 +53,7 @@ mod layers;
 mod mode;
 mod pairs;
 mod parameters;
+mod precision;
 mod predictions;
 mod spread;
 mod tensors;
@@ -79,7 +80,7 @@ pub use layers::{
 };
 pub use mode::Mode;
 pub use omma_kernels::Activation;
-pub use omma_kernels::PackedWeights;
+pub use omma_kernels::{PackedWeights, Precision};
 pub use pairs::{Embedded, Pairs, TEXTS, text_tensor};
 pub use parameters::{
     Parameter, ParameterValues, frozen, packed_weights, parameter_values, parameters, with_values,

@@ -2,14 +2,14 @@
 
 use burn::{
     module::{Module, Param},
-    tensor::{Device, Tensor, TensorData},
+    tensor::{DType, Device, Tensor, TensorData},
 };
 use omma_model::{
-    Activation, ExpertStart, MlpConfig, ModelError, MoeLayer, MoeLayerConfig, MoeOutput,
+    Activation, ExpertStart, MlpConfig, ModelError, MoeLayer, MoeLayerConfig, MoeOutput, Precision,
 };
 use omma_routing::{
-    Allocation, Context, Grouping, Layout, Pool, PruneMode, Pruning, RouterConfig, RoutingError,
-    Scope, Seed, Soft, SubsetChoice, TokenChoice,
+    Allocation, Context, Grouping, Layout, Plan, Pool, PruneMode, Pruning, RouterConfig,
+    RoutingError, Scope, Seed, Soft, SubsetChoice, TokenChoice,
 };
 use rand::RngExt;
 
@@ -43,6 +43,48 @@ fn values<const R: usize>(tensor: &Tensor<R>) -> Vec<f32> {
 fn assert_close(a: &Tensor<2>, b: &Tensor<2>) {
     for (a, b) in values(a).iter().zip(values(b)) {
         assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "{a} {b}");
+    }
+}
+
+/// Experts compute in half precision; who goes where, and with which weight, is what it is in single precision.
+#[test]
+fn routing_does_not_see_half_precision() {
+    let layout = Layout::new(6, 7);
+    for router in [
+        RouterConfig::softmax_token_choice(4, 2),
+        RouterConfig::softmax_expert_choice(4, 1.5),
+        RouterConfig::soft(4, 2),
+    ] {
+        let whole = layer(router, true, 0.2);
+        let run = |precision| {
+            let layer = MoeLayer { precision, ..whole.clone() };
+            let context = Context::training(layout.clone(), Seed::new(1));
+            layer.forward(tokens(layout.rows()), &context, Some(Seed::new(2))).unwrap()
+        };
+        let expected = run(Precision::F32);
+        for (precision, tolerance) in [(Precision::Bf16, 0.03), (Precision::F16, 0.004)] {
+            let found = run(precision);
+            let losses = |output: &MoeOutput| output.routing.losses.total().map(|x| values(&x));
+            assert_eq!(losses(&found), losses(&expected));
+            match (&found.routing.plan, &expected.routing.plan) {
+                (Plan::Sparse(found), Plan::Sparse(expected)) => {
+                    assert_eq!(found.tokens(), expected.tokens());
+                    assert_eq!(found.offsets(), expected.offsets());
+                    assert_eq!(values(found.weights()), values(expected.weights()));
+                }
+                (Plan::Soft(found), Plan::Soft(expected)) => {
+                    assert_eq!(values(found.dispatch()), values(expected.dispatch()));
+                    assert_eq!(values(found.combine()), values(expected.combine()));
+                }
+                _ => panic!("another plan"),
+            }
+            assert_eq!(found.output.dtype(), DType::F32);
+            let (found, expected) = (values(&found.output), values(&expected.output));
+            let size = expected.iter().fold(0.0_f32, |size, value| size.max(value.abs()));
+            let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs() / size);
+            let off = off.fold(0.0, f32::max);
+            assert!(off > 1e-5 && off < tolerance, "{precision}: {off}");
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::{io, path::PathBuf};
 
 use omma_data::DataError;
 use omma_eval::EvalError;
+use omma_kernels::PrecisionError;
 use omma_model::ModelError;
 use thiserror::Error;
 
@@ -58,6 +59,8 @@ pub enum TrainError {
     OnRank { what: String, diverged: bool },
     #[error("the threads of train.shards cannot be started: {0}")]
     Threads(String),
+    #[error(transparent)]
+    Precision(#[from] PrecisionError),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]

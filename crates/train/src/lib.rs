@@ -48,6 +48,6 @@ pub use resolved::Resolved;
 pub use start::Resume;
 pub use task::{ContrastLoss, Fact, Measure, TaskKind, TaskScores, Unit};
 pub use trainer::{
-    Cooldown, Ended, Follower, Observer, Outline, Stop, Trainer, TrainingResult, Weights, lead,
-    meet, same_data,
+    Cooldown, Ended, Follower, LossScale, Observer, Outline, Stop, Trainer, TrainingResult,
+    Weights, lead, meet, same_data,
 };

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 
 use burn::tensor::Device;
 use omma_data::{Selection, Shared, formats, text::Tokenizer};
-use omma_model::checkpoint;
+use omma_model::{Precision, checkpoint};
 
 use crate::{
     error::Result,
@@ -53,6 +53,7 @@ impl Resolved {
     /// classes, and the grid of positions of the checkpoint that it starts from. A batch that would not fit
     /// into memory is cut into parts.
     pub fn new(mut recipe: Recipe, device: &Device) -> Result<Self> {
+        recipe.train.precision.check(device)?;
         if let Some(path) = &recipe.init {
             let from = checkpoint::summary(path)?.config.image;
             if from.learns_positions() && from.resolution != recipe.model.image.resolution {
@@ -66,6 +67,12 @@ impl Resolved {
                 formats::check_several_classes(&resolved.recipe.data_spec(), &resolved.data.train)?
             }
             TaskKind::Segmentation | TaskKind::Contrast => {}
+        }
+        let precision = resolved.recipe.train.precision;
+        if precision != Precision::F32 && *device == Device::flex() {
+            resolved.notes.push(format!(
+                "the cpu computes in {precision} by plain operations, not by those that are made for it"
+            ));
         }
         // The parts belong to the recipe from now on: a run that goes on elsewhere has the same.
         resolved.notes.extend(resolved.recipe.fit_into_memory()?);

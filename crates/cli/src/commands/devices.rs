@@ -2,7 +2,10 @@
 
 use anyhow::Result;
 use clap::Args;
-use omma_kernels::devices::{AboutDevice, DeviceFamily, DeviceName, about};
+use omma_kernels::{
+    Precision,
+    devices::{AboutDevice, DeviceFamily, DeviceName, about},
+};
 use serde::Serialize;
 
 use crate::table::{note, say, say_json, table};
@@ -38,6 +41,8 @@ struct ListedDevice {
     device: String,
     name: String,
     software: bool,
+    /// What it computes in.
+    precisions: Vec<Precision>,
     /// Why it does not compute; nothing where it does.
     fault: Option<String>,
 }
@@ -56,10 +61,11 @@ impl Devices {
                     None if one.software => "software".to_owned(),
                     None => "hardware".to_owned(),
                 };
-                [one.device.clone(), one.name.clone(), kind]
+                let precisions: Vec<&str> = one.precisions.iter().map(|one| one.name()).collect();
+                [one.device.clone(), one.name.clone(), kind, precisions.join(", ")]
             })
         });
-        say(table(["device", "name", "what it is"], rows, 3))?;
+        say(table(["device", "name", "what it is", "computes in"], rows, 4))?;
         for Listed { family, built, devices } in &all {
             match (built, devices.is_empty()) {
                 (false, _) => note(format!("{family}: not in this build (--features {family})")),
@@ -84,8 +90,11 @@ fn listed(family: DeviceFamily) -> Listed {
             },
             software: false,
         });
-        let fault = opened.err().map(|error| error.to_string());
-        ListedDevice { device: name.to_string(), name: said, software, fault }
+        let has =
+            |precision: &Precision| opened.as_ref().is_ok_and(|device| precision.is_on(device));
+        let precisions = Precision::ALL.into_iter().filter(has).collect();
+        let fault = opened.as_ref().err().map(ToString::to_string);
+        ListedDevice { device: name.to_string(), name: said, software, precisions, fault }
     };
     Listed {
         family: family.name(),

@@ -21,6 +21,7 @@ use crate::{
     class_subset,
     evals::{EVALS, folder_name},
     evaluation_table::show,
+    precision::PrecisionArguments,
     ranks,
     resolution::ResolutionArguments,
     subject::{
@@ -144,6 +145,8 @@ pub(crate) struct Eval {
     pub(crate) subsets: SubsetsArguments,
     #[command(flatten)]
     pub(crate) resolution: ResolutionArguments,
+    #[command(flatten)]
+    pub(crate) precision: PrecisionArguments,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
@@ -356,6 +359,9 @@ impl Eval {
         for setting in self.resolution.on_top_of(&self.subset.on_top_of(&self.settings)) {
             say("--set", Some(setting));
         }
+        if let Some(precision) = self.precision.word() {
+            say("--precision", Some(precision.to_owned()));
+        }
         if let Some(subsets) = self.subsets.words() {
             say(&subsets, None);
         }
@@ -384,6 +390,7 @@ impl Eval {
         let subsets = self.subsets.protocol()?;
         let settings = self.resolution.on_top_of(&self.subset.on_top_of(&self.settings));
         let candidates = Candidate::read_all(&self.subjects, &settings, device)?;
+        let candidates = self.precision.of(candidates, device)?;
         let data = Data::of(self.data.as_deref(), self.columns.as_ref(), &candidates)?;
         let limit = self.limit.map(|limit| limit as usize);
         let reads = candidates.iter().any(|one| one.model.reads());

@@ -15,6 +15,7 @@ use omma_eval::{System, Templates, predict, segment};
 
 use super::eval::WindowsWord;
 use crate::{
+    precision::PrecisionArguments,
     predict::{Format, Input, Inputs, MaskWriter, Printer},
     resolution::ResolutionArguments,
     screen::{Activity, Stdout},
@@ -76,6 +77,8 @@ pub(crate) struct Predict {
     subset: SubsetArguments,
     #[command(flatten)]
     resolution: ResolutionArguments,
+    #[command(flatten)]
+    precision: PrecisionArguments,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -154,6 +157,7 @@ impl Predict {
         let subjects = std::iter::once(&self.subject).chain(&self.with);
         let settings = self.resolution.on_top_of(&self.subset.on_top_of(&self.settings));
         let candidates = Candidate::read_all(subjects, &settings, device)?;
+        let candidates = self.precision.of(candidates, device)?;
         let mut names = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
         if let Some(other) =
             candidates.iter().find(|one| !self.labels.is_empty() && !one.model.reads())

@@ -22,6 +22,7 @@ use tokio::{
 
 use super::eval::Score;
 use crate::{
+    precision::PrecisionArguments,
     resolution::ResolutionArguments,
     screen::Stderr,
     serve::{Named, log_routing},
@@ -75,6 +76,8 @@ pub(crate) struct Serve {
     subset: SubsetArguments,
     #[command(flatten)]
     resolution: ResolutionArguments,
+    #[command(flatten)]
+    precision: PrecisionArguments,
     /// Where MC samples and the noise of routers come from, in predictions that are drawn
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -198,8 +201,9 @@ impl Serve {
     fn load(&self, named: Named, device: &Device) -> Load {
         let settings = self.resolution.on_top_of(&self.subset.on_top_of(&self.settings));
         let (seed, photos, device) = (self.seed, self.photos.clone(), device.clone());
+        let precision = self.precision;
         Box::new(move || {
-            let read = named.read(&settings, seed, photos.as_deref(), &device);
+            let read = named.read(&settings, precision, seed, photos.as_deref(), &device);
             read.map_err(|error| format!("{error:#}"))
         })
     }

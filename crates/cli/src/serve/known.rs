@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::{evals, subject::Candidate};
 
 /// Options of an evaluation after which its temperature is not the model's own.
-const OTHERWISE: [&str; 4] = ["--set", "--subset", "--resolution", "--class-subset"];
+const OTHERWISE: [&str; 5] = ["--set", "--subset", "--resolution", "--precision", "--class-subset"];
 /// Bytes of `result.json`, which has some kilobytes.
 const MOST_BYTES: u64 = 64 << 20;
 

@@ -8,6 +8,7 @@ use omma_serve::{Photos, Subject};
 
 use super::known::{temperature, training_load};
 use crate::{
+    precision::PrecisionArguments,
     search::{Collection, Embedder, photos_below},
     subject::{Candidate, check_distinct, system},
 };
@@ -50,11 +51,13 @@ impl Named {
     pub(crate) fn read(
         &self,
         settings: &[String],
+        precision: PrecisionArguments,
         seed: u64,
         photos: Option<&Path>,
         device: &Device,
     ) -> Result<Subject> {
         let candidates = Candidate::read_all(&self.paths, settings, device)?;
+        let candidates = precision.of(candidates, device)?;
         let classes = candidates.iter().find_map(|one| one.classes.clone()).unwrap_or_default();
         let temperature = match (candidates.as_slice(), settings.is_empty()) {
             ([one], true) => temperature(one)?,

@@ -5,7 +5,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use omma_base::Seed;
-use omma_kernels::linear;
+use omma_kernels::{Precision, linear};
 
 use super::position::{interpolate, sincos2d};
 use crate::{
@@ -29,6 +29,9 @@ pub struct PatchEmbedding {
     pub position: Option<Param<Tensor<2>>>,
     #[module(skip)]
     config: ImageConfig,
+    /// What the product is computed in.
+    #[module(skip)]
+    pub(crate) precision: Precision,
 }
 
 impl PatchEmbedding {
@@ -62,6 +65,7 @@ impl PatchEmbedding {
             registers,
             position: positions,
             config: config.clone(),
+            precision: Precision::default(),
         }
     }
 
@@ -80,7 +84,9 @@ impl PatchEmbedding {
             .swap_dims(2, 3) // [B, rows, columns, patch, patch · channels]
             .reshape([batch, rows * columns, patch * patch * channels]);
         let patches = match &self.weight {
-            Some(weight) => linear(patches, weight.val(), self.bias.as_ref().map(Param::val)),
+            Some(weight) => self.precision.within(patches, |patches| {
+                linear(patches, weight.val(), self.bias.as_ref().map(Param::val))
+            }),
             None => patches,
         }; // [B, P, D]
         let [_, _, features] = patches.dims();

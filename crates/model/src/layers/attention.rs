@@ -114,10 +114,10 @@ pub(crate) fn attention_to_present(
     let split = |x: Tensor<3>, rows: usize| {
         x.reshape([batch, rows, heads, width / heads]).swap_dims(1, 2) // [B, heads, rows, Dh]
     };
-    let scale = ((width / heads) as f64).sqrt().recip();
-    let scores = split(queries, count).matmul(split(keys, tokens).swap_dims(2, 3)) * scale;
+    let queries = split(queries, count) / ((width / heads) as f64).sqrt();
+    let scores = queries.matmul(split(keys, tokens).swap_dims(2, 3)).cast(present.dtype());
     let far = (present.neg() + 1.0) * FAR;
-    let weights = softmax(scores + far.reshape([batch, 1, 1, tokens]), 3);
+    let weights = softmax(scores + far.reshape([batch, 1, 1, tokens]), 3).cast(values.dtype());
     let mixed = weights.matmul(split(values, tokens)); // [B, heads, Q, Dh]
     mixed.swap_dims(1, 2).reshape([batch, count, width])
 }

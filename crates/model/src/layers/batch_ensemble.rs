@@ -88,7 +88,9 @@ impl BatchEnsembleMlp {
             let [_, _, width] = x.dims();
             x.reshape([rows / members, members, tokens, width])
         };
-        let own = |values: &Param<Tensor<2>>| values.val().unsqueeze_dims::<4>(&[0, 2]);
+        let of_rows = x.dtype();
+        let own =
+            |values: &Param<Tensor<2>>| values.val().cast(of_rows).unsqueeze_dims::<4>(&[0, 2]);
         let joined = |x: Tensor<4>| {
             let [_, _, _, width] = x.dims();
             x.reshape([rows, tokens, width])

@@ -7,6 +7,7 @@ use burn::{
     tensor::{Device, Tensor, TensorData},
 };
 use omma_base::transfer;
+use omma_kernels::Precision;
 use omma_routing::{Context, Layout, Routing, Seed, Sequences};
 
 use super::{
@@ -57,6 +58,9 @@ pub struct Block {
     /// Whether the second half is added to its input.
     #[module(skip)]
     residual: bool,
+    /// What products are computed in.
+    #[module(skip)]
+    precision: Precision,
 }
 
 /// What a block adds to the tokens.
@@ -118,7 +122,16 @@ impl Block {
             scale2: scale(),
             choices,
             residual: experts.is_none_or(|moe| moe.residual),
+            precision: Precision::default(),
         })
+    }
+
+    /// Computes products in a precision from now on.
+    pub(crate) fn set_precision(&mut self, precision: Precision) {
+        self.precision = precision;
+        if let FeedForward::Moe(layer) = &mut self.feed_forward {
+            layer.precision = precision;
+        }
     }
 
     /// - `x`: `[N, D]`, rows as `layout` says
@@ -126,13 +139,14 @@ impl Block {
     pub fn attend(&self, x: Tensor<2>, layout: &Layout) -> Tensor<2> {
         let Some(attention) = &self.attention else { return x };
         let normed = normed(x.clone(), &self.norm1);
-        let branch = by_kind(normed, layout, |x, rows| match layout.absent() {
+        let attend = |x, rows: Range<usize>| match layout.absent() {
             Some(absent) if absent[rows.clone()].contains(&true) => {
                 let present = present(&absent[rows], &x);
                 attention.forward_present(x, present)
             }
             _ => attention.forward(x),
-        });
+        };
+        let branch = self.precision.within(normed, |x| by_kind(x, layout, attend));
         x + scaled(branch, &self.scale1)
     }
 
@@ -147,9 +161,12 @@ impl Block {
         let normed = normed(x.clone(), &self.norm2);
         let dropout = mode.drops().then(|| seed.named("dropout"));
         let (branches, routing) = match &self.feed_forward {
-            FeedForward::Dense(mlp) => (vec![mlp.forward(normed, dropout)], None),
+            FeedForward::Dense(mlp) => {
+                (vec![self.precision.within(normed, |x| mlp.forward(x, dropout))], None)
+            }
             FeedForward::BatchEnsemble(mlp) => {
-                (vec![by_kind(normed, &layout, |x, _| mlp.forward(x, dropout))], None)
+                let own = |x| by_kind(x, &layout, |x, _| mlp.forward(x, dropout));
+                (vec![self.precision.within(normed, own)], None)
             }
             FeedForward::Moe(moe) => {
                 let (layout, seed) = (layout.clone(), seed.named("routing"));

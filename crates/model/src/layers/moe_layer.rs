@@ -5,6 +5,7 @@ use burn::{
     tensor::{Device, IndexingUpdateOp, Int, Tensor},
 };
 use omma_base::transfer;
+use omma_kernels::Precision;
 use omma_routing::{Context, Plan, Router, RouterConfig, Routing, RoutingError, Seed};
 
 use super::experts::{Experts, ExpertsConfig, Mlp, MlpConfig};
@@ -32,6 +33,9 @@ pub struct MoeLayer {
     pub experts: Experts,
     /// The expert that every token passes, if there is one.
     pub shared: Option<Mlp>,
+    /// What experts compute in; the router computes in single precision.
+    #[module(skip)]
+    pub precision: Precision,
 }
 
 /// What an MoE layer gives back.
@@ -53,6 +57,7 @@ impl MoeLayerConfig {
             router: self.router.init(self.mlp.width, seed, device)?,
             experts: experts.init(seed.named("experts"), device),
             shared: self.shared_expert.then(|| self.mlp.init(seed.named("shared"), device)),
+            precision: Precision::default(),
         })
     }
 }
@@ -85,10 +90,12 @@ impl MoeLayer {
             return Ok(MoeOutput { output, ..present });
         }
         let routing = self.router.route(tokens.clone(), context)?;
+        let inputs = self.precision.cast(tokens.clone());
         let output = match &routing.plan {
-            Plan::Sparse(plan) => self.experts.forward_sparse(tokens.clone(), plan, dropout)?,
-            Plan::Soft(plan) => self.experts.forward_soft(tokens.clone(), plan, dropout)?,
+            Plan::Sparse(plan) => self.experts.forward_sparse(inputs, plan, dropout)?,
+            Plan::Soft(plan) => self.experts.forward_soft(inputs, plan, dropout)?,
         };
+        let output = Precision::F32.cast(output);
         let output = match self.shared_output(tokens, dropout) {
             Some(shared) => output + shared,
             None => output,
@@ -112,7 +119,8 @@ impl MoeLayer {
             let (left, right) = ("separate contributions", "soft routing");
             return Err(RoutingError::Incompatible { left, right }.into());
         };
-        let outputs = self.experts.forward_choices(tokens.clone(), plan, choices, dropout)?;
+        let inputs = self.precision.cast(tokens.clone());
+        let outputs = self.experts.forward_choices(inputs, plan, choices, dropout)?;
         let outputs = match self.shared_output(tokens, dropout) {
             Some(shared) => outputs.into_iter().map(|output| output + shared.clone()).collect(),
             None => outputs,
@@ -122,6 +130,7 @@ impl MoeLayer {
 
     fn shared_output(&self, tokens: Tensor<2>, dropout: Option<Seed>) -> Option<Tensor<2>> {
         let dropout = dropout.map(|seed| seed.named("shared"));
-        self.shared.as_ref().map(|shared| shared.forward(tokens, dropout))
+        let shared = self.shared.as_ref()?;
+        Some(self.precision.within(tokens, |tokens| shared.forward(tokens, dropout)))
     }
 }

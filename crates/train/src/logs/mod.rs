@@ -36,8 +36,11 @@ pub struct TrainRecord {
     pub scores: TaskScores,
     /// The learning rate.
     pub learning_rate: f64,
-    /// Norm of the gradient before it was clipped.
+    /// Norm of the gradient before it was clipped, of steps that were taken.
     pub gradient_norm: f64,
+    /// Where gradients travel in `f16`: what losses are multiplied by for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScaleRecord>,
     /// Images per second in this interval.
     pub images_per_second: f64,
     /// What several ranks had to say to each other.
@@ -48,6 +51,15 @@ pub struct TrainRecord {
     pub transfer: Option<TransferRecord>,
     /// Every layer with experts.
     pub routing: Vec<LayerHealth>,
+}
+
+/// What losses are multiplied by before they run backwards.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LossScaleRecord {
+    /// At the end of the interval.
+    pub scale: f32,
+    /// Steps of the interval that were not taken, because a gradient did not fit into half precision.
+    pub skipped: u64,
 }
 
 /// What a step of several ranks sends, as rank 0 saw it.
@@ -166,6 +178,10 @@ impl Record {
                     own("train/gradient_norm", record.gradient_norm),
                     own("train/images_per_second", record.images_per_second),
                 ];
+                if let Some(scale) = &record.loss_scale {
+                    all.push(own("train/loss_scale", f64::from(scale.scale)));
+                    all.push(own("train/skipped_steps", scale.skipped as f64));
+                }
                 if let Some(communication) = &record.communication {
                     all.push(own("train/communication_seconds", communication.seconds));
                     if let Some(experts) = &communication.experts {

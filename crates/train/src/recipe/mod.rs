@@ -21,7 +21,7 @@ use omma_data::{
     text::TokenizerKind,
 };
 use omma_eval::pixels_for;
-use omma_model::{ModelConfig, ModelError, short_name};
+use omma_model::{ModelConfig, ModelError, Precision, short_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -192,6 +192,9 @@ pub struct TrainRecipe {
     /// Parts of those that are computed side by side, each on its own threads and with its own routing,
     /// as on so many devices.
     pub shards: usize,
+    /// What the products of a step are computed in: `f32`, `bf16` or `f16`. Weights, their gradients' sums, routing and
+    /// losses are in single precision in any case, and so is whatever the model is judged by.
+    pub precision: Precision,
     /// Ranks that the experts of every layer are spread over, at most, each with some of them and what the optimiser
     /// remembers of these; 1 for all experts on every rank.
     pub expert_parallel: usize,
@@ -236,6 +239,7 @@ impl Default for TrainRecipe {
             batch: 128,
             accumulation: 1,
             shards: 1,
+            precision: Precision::default(),
             expert_parallel: 1,
             spread_optimiser: false,
             overlap: true,
@@ -440,6 +444,9 @@ impl Recipe {
         };
         if ranks <= 1 {
             return Ok(());
+        }
+        if self.train.precision != Precision::F32 {
+            return fault("rows travel in single precision: set train.precision=f32".to_owned());
         }
         if self.data.cache {
             return fault("what data.cache keeps is made by one rank with all experts".to_owned());

@@ -23,6 +23,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.keep_every",
     "train.log_every",
     "train.test_share",
+    "train.precision",
     "train.expert_parallel",
     "train.spread_optimiser",
     "train.overlap",

@@ -122,6 +122,7 @@ mod tests {
             scores: TaskScores::default(),
             learning_rate: 0.1,
             gradient_norm: 1.0,
+            loss_scale: None,
             images_per_second: 1.0,
             communication: None,
             transfer: None,

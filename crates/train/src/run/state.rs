@@ -25,7 +25,7 @@ use crate::{
     error::{Result, TrainError},
     optimiser::Optimiser,
     run::DataIdentity,
-    trainer::Weights,
+    trainer::{LossScale, Weights},
 };
 
 const FILE: &str = "state.safetensors";
@@ -54,6 +54,12 @@ pub struct Progress {
     /// earlier version has taken some of the steps.
     #[serde(default)]
     pub cpu_seconds: Option<f64>,
+    /// Those of the steps that moved nothing, because a gradient did not fit into half precision.
+    #[serde(default)]
+    pub skipped: u64,
+    /// What losses are multiplied by, where gradients travel in `f16`.
+    #[serde(default)]
+    pub loss_scale: Option<LossScale>,
     /// The best evaluation so far.
     pub best: Option<Best>,
     /// The step after which held-out images were looked at last, where that is known. A run that was
@@ -66,6 +72,11 @@ impl Progress {
     /// Before the first step.
     pub(crate) fn begin() -> Self {
         Self { cpu_seconds: Some(0.0), ..Self::default() }
+    }
+
+    /// Steps that the optimiser has taken.
+    pub(crate) fn moved(&self) -> u64 {
+        self.step.saturating_sub(self.skipped)
     }
 
     /// Adds what a step has taken.
@@ -267,7 +278,7 @@ impl State {
             }
             Ok(floats_of(tensor.data()))
         };
-        optimiser.restore(self.progress.step, |parameter, number, length| {
+        optimiser.restore(self.progress.moved(), |parameter, number, length| {
             read(&memory_name(parameter, number), length)
         })?;
         let parameters = optimiser.memories().iter();

@@ -7,7 +7,7 @@ use omma_model::with_values;
 use omma_ranks::World;
 
 use super::{
-    Average, Observer, Stop, Weights,
+    Average, LossScale, Observer, Stop, Weights,
     agree::agree,
     deployed,
     experts::ExpertRanks,
@@ -19,7 +19,7 @@ use crate::{
     error::{Result, TrainError},
     recipe::Recipe,
     resolved::Resolved,
-    run::DataIdentity,
+    run::{DataIdentity, Progress},
     start::Begin,
 };
 
@@ -43,7 +43,7 @@ impl Follower {
         let resolved = agree(&world, Self::prepared(&opening, &world, device))?;
         let groups = ExpertRanks::groups(&world, resolved.recipe.train.expert_parallel);
         let joined = agree(&world, Self::with_room(resolved, &world, groups))?;
-        let follower = joined.listening(&world, opening.step)?;
+        let follower = joined.listening(&world, &opening.progress)?;
         world.shared(world.machine());
         Ok(Some(follower))
     }
@@ -83,7 +83,9 @@ impl Follower {
     }
 
     /// Takes over the weights of rank 0, and what its optimiser remembers.
-    fn listening(mut self, world: &World, step: u64) -> Result<Self> {
+    fn listening(mut self, world: &World, progress: &Progress) -> Result<Self> {
+        let precision = self.resolved.recipe.train.precision;
+        self.stepper.loss_scale = LossScale::of(precision, progress.loss_scale);
         let Stepper { model, weights, optimiser, freezing, experts, .. } = &mut self.stepper;
         let heard = |name: &str, size: usize| match &*experts {
             Some(experts) => experts.heard_part(name, size),
@@ -93,7 +95,9 @@ impl Follower {
             Ok(Some(heard(&parameter.name, parameter.shape.iter().product())))
         })?;
         *weights = Weights::learning(model, freezing);
-        optimiser.restore(step, |name, _, length| Ok::<_, TrainError>(heard(name, length)))?;
+        optimiser.restore(progress.moved(), |name, _, length| {
+            Ok::<_, TrainError>(heard(name, length))
+        })?;
         if let Some(average) = &mut self.average {
             for (parameter, values) in weights.parameters.iter().zip(&mut average.values) {
                 *values = heard(&parameter.name, values.len());

@@ -6,10 +6,13 @@ use omma_ranks::Traffic;
 
 use super::{
     experts::ExpertRanks,
+    loss_scale::LossScale,
     stepper::{Stepper, Taken},
 };
 use crate::{
-    logs::{CommunicationRecord, ExpertTrafficRecord, TrainRecord, TransferRecord},
+    logs::{
+        CommunicationRecord, ExpertTrafficRecord, LossScaleRecord, TrainRecord, TransferRecord,
+    },
     task::TaskScores,
 };
 
@@ -17,6 +20,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Interval {
     steps: u64,
+    skipped: u64,
     examples: usize,
     scores: TaskScores,
     loss: f64,
@@ -29,13 +33,16 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    pub(super) fn add(&mut self, Taken { facts, norm, transfer, waited }: &Taken, rate: f64) {
+    pub(super) fn add(&mut self, taken: &Taken, rate: f64) {
+        let Taken { facts, norm, skipped, transfer, waited } = taken;
         self.steps += 1;
+        self.skipped += u64::from(*skipped);
         self.examples += facts.examples;
         self.scores.add(&facts.scores);
         self.loss += facts.loss;
         self.auxiliary_loss += facts.auxiliary_loss;
-        self.norm += norm;
+        // That of a step that is skipped is not finite.
+        self.norm += if *skipped { 0.0 } else { *norm };
         self.rate = rate;
         self.waited += waited.as_secs_f64();
         if let Some(transfer) = transfer {
@@ -53,6 +60,7 @@ impl Interval {
         let sums = std::mem::take(self);
         let steps = sums.steps.max(1) as f64;
         let communication = communication(stepper, &routing, steps, sums.waited);
+        let moved = (sums.steps - sums.skipped).max(1) as f64;
         TrainRecord {
             step,
             epoch,
@@ -60,7 +68,10 @@ impl Interval {
             auxiliary_loss: sums.auxiliary_loss / steps,
             scores: sums.scores.divided(sums.examples.max(1) as f64),
             learning_rate: sums.rate,
-            gradient_norm: sums.norm / steps,
+            gradient_norm: sums.norm / moved,
+            loss_scale: stepper
+                .loss_scale
+                .map(|LossScale { scale, .. }| LossScaleRecord { scale, skipped: sums.skipped }),
             images_per_second: sums.examples as f64 / sums.seconds.max(1e-9),
             communication,
             transfer: sums.transfer.map(|Transfer { to_device, from_device }| TransferRecord {

@@ -19,7 +19,7 @@ use crate::{
     error::{Result, TrainError},
     recipe::{Recipe, recipe_error},
     resolved::Resolved,
-    run::{DataIdentity, Environment},
+    run::{DataIdentity, Environment, Progress},
 };
 
 /// What rank 0 says to the others.
@@ -43,8 +43,8 @@ pub(super) struct Opening {
     /// As TOML.
     pub(super) recipe: String,
     pub(super) data: DataIdentity,
-    /// Steps taken.
-    pub(super) step: u64,
+    /// Where it is.
+    pub(super) progress: Progress,
     /// Of a model that reads.
     pub(super) tokenizer: Option<String>,
 }
@@ -142,7 +142,7 @@ impl Trainer {
         Opening {
             recipe: self.recipe().to_toml(),
             data: self.identity.clone(),
-            step: self.progress.step,
+            progress: self.progress,
             tokenizer: tokenizer.map(|(_, text)| text),
         }
     }
@@ -287,7 +287,8 @@ mod tests {
 
     #[test]
     fn any_number_of_ranks_trains_the_same_bits() {
-        for text in [MIXTURE, PAIRS] {
+        let half = format!("{MIXTURE}\ntrain.precision = 'f16'");
+        for text in [MIXTURE, PAIRS, &half] {
             let folder = tempfile::tempdir().unwrap();
             let (model, state, records) = trained(text, 1, folder.path());
             assert!(!losses(&records).is_empty() && !state.is_empty());

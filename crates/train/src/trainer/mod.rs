@@ -11,6 +11,7 @@ mod follower;
 mod interval;
 mod lead;
 mod learner;
+mod loss_scale;
 mod on_device;
 mod shards;
 mod step;
@@ -27,7 +28,7 @@ use omma_base::cpu_time;
 use omma_eval::routing::RoutingTally;
 use omma_kernels::devices::describe;
 use omma_model::{
-    VisionTransformer,
+    Precision, VisionTransformer,
     checkpoint::{self, Identity},
 };
 use omma_ranks::World;
@@ -45,6 +46,7 @@ pub use self::{
     finish::TrainingResult,
     follower::Follower,
     lead::{lead, meet, same_data},
+    loss_scale::LossScale,
     stop::Stop,
     weights::Weights,
 };
@@ -194,7 +196,8 @@ impl Trainer {
             measures: task.measures(),
             memory: resolved.memory,
         };
-        let stepper = Stepper::new(device, (model, weights), optimiser, freezing, recipe)?;
+        let mut stepper = Stepper::new(device, (model, weights), optimiser, freezing, recipe)?;
+        stepper.loss_scale = LossScale::of(recipe.train.precision, progress.loss_scale);
         let stretches = Stretches::new(run.earlier_stretches()?, recipe, data.train.len());
         let mut logs = Logs::open(&run, progress.step)?;
         if let Some(classes) = task.class_names() {
@@ -318,6 +321,8 @@ impl Trainer {
             }
         }
         self.progress.step += 1;
+        self.progress.skipped += u64::from(taken.skipped);
+        self.progress.loss_scale = self.stepper.loss_scale;
         interval.add(&taken, at.rate);
         Ok(())
     }
@@ -473,7 +478,7 @@ fn judging<'a>(resolved: &'a Resolved, world: &'a World, stop: &'a Stop) -> Judg
     Judging { device, batch, stop, world }
 }
 
-/// The model that a user gets: the average where there is one.
+/// The model that a user gets: the average where there is one, in single precision.
 fn deployed(stepper: &Stepper, average: Option<&Average>) -> Result<VisionTransformer> {
     let model = stepper.model.clone();
     let model = match average {
@@ -486,7 +491,7 @@ fn deployed(stepper: &Stepper, average: Option<&Average>) -> Result<VisionTransf
             }
         },
     };
-    Ok(model.valid())
+    Ok(model.valid().in_precision(Precision::F32))
 }
 
 fn last_good(run: &RunFolder) -> String {

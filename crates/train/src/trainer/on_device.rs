@@ -45,12 +45,12 @@ impl GradientSum for DeviceGradients {
 }
 
 impl DeviceGradients {
-    /// From a sum over equal parts to their mean.
-    fn divide(self, parts: usize) -> Self {
-        if parts == 1 {
+    /// From a sum over equal parts to their mean: by how many they are, and how many times too large.
+    fn divide(self, by: f64) -> Self {
+        if by == 1.0 {
             return self;
         }
-        let share = (1.0 / parts as f64) as f32;
+        let share = (1.0 / by) as f32;
         Self(self.0.into_iter().map(|gradient| gradient * share).collect())
     }
 
@@ -120,8 +120,11 @@ impl Stepper {
         let begin = Instant::now();
         let gradients = self.over_all_shards(shards);
         let waited = begin.elapsed();
-        let gradients = gradients.divide(parts);
+        let gradients = gradients.divide(parts as f64 * f64::from(self.scale()));
         let norm = f64::from(read(&global_norm(&gradients.0))[0]);
+        if self.skips(facts.loss, norm) {
+            return Ok(Taken { facts, norm, skipped: true, transfer: None, waited });
+        }
         let limit = recipe.train.explosion * resolved.task.chance();
         if Divergence::is_one(facts.loss, norm, limit) {
             let (weights, gradients) = (self.host_weights(), gradients.on_host());
@@ -144,7 +147,7 @@ impl Stepper {
         let values = learning_rows(&self.model);
         let values = self.optimiser.step_on_device(rate, memories, values, (gradients.0, norm));
         self.model = with_rows(self.model.clone(), values);
-        Ok(Taken { facts, norm, transfer: None, waited })
+        Ok(Taken { facts, norm, skipped: false, transfer: None, waited })
     }
 
     /// The sum over the shards of all ranks.

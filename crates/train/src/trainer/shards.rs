@@ -63,17 +63,19 @@ impl Shards {
     /// same whatever runs at the same time.
     ///
     /// - `parts`: with where its gradients leave, if not with the rest
+    /// - `scale`: of the gradients
     pub(crate) fn run<G: GradientSum>(
         &self,
         task: &dyn Task,
         (model, freezing): (&VisionTransformer, &Freezing),
         parts: Vec<(Examples, Seed, Option<Arc<Outlet>>)>,
         device: &Device,
+        scale: f32,
     ) -> Vec<Result<Pass<G>>> {
         self.each(parts, |(examples, seed, outlet)| {
             let learner = Learner::of(model, freezing).leaving_by(outlet);
             let forward = task.forward(&learner, examples, seed, device);
-            Ok(pass(&learner, together(learner.model(), forward)?))
+            Ok(pass(&learner, together(learner.model(), forward)?, scale))
         })
     }
 
@@ -81,6 +83,7 @@ impl Shards {
     ///
     /// - `parts`: those of this rank, by round and shard
     /// - `world`: all ranks, and which shards this one has
+    /// - `scale`: of the gradients
     pub(crate) fn run_whole<G: GradientSum>(
         &self,
         whole: &dyn WholeBatch,
@@ -88,6 +91,7 @@ impl Shards {
         parts: Result<Vec<(Examples, Seed)>>,
         (world, share): (&World, &Share),
         device: &Device,
+        scale: f32,
     ) -> Result<Vec<Result<Pass<G>>>> {
         let plain = model.clone().valid();
         let without_gradients = device.clone().inner();
@@ -106,7 +110,7 @@ impl Shards {
         Ok(self.each(parts.into_iter().zip(pulls).collect(), |((examples, seed), pull)| {
             let learner = Learner::of(model, freezing);
             let forward = whole.forward_part(&learner, examples, pull, seed, device);
-            Ok(pass(&learner, together(learner.model(), forward)?))
+            Ok(pass(&learner, together(learner.model(), forward)?, scale))
         }))
     }
 
@@ -224,7 +228,7 @@ mod tests {
             let lanes = (0..lanes).map(|_| pool()).collect();
             let shards = Shards { lanes, here: false };
             let passes = shards
-                .run::<Vec<Vec<f32>>>(task.as_ref(), (&model, &freezing), parts(5), &device)
+                .run::<Vec<Vec<f32>>>(task.as_ref(), (&model, &freezing), parts(5), &device, 1.0)
                 .into_iter()
                 .map(Result::unwrap);
             passes.map(|p| (p.gradients, p.facts)).collect()

@@ -52,7 +52,9 @@ pub(crate) struct Facts {
 }
 
 /// Runs what went forwards backwards.
-pub(crate) fn pass<G: GradientSum>(learner: &Learner, forward: Forward) -> Pass<G> {
+///
+/// - `scale`: how many times as large as the loss' own the gradients are to be
+pub(crate) fn pass<G: GradientSum>(learner: &Learner, forward: Forward, scale: f32) -> Pass<G> {
     let Forward { examples, loss, value, auxiliary_loss, scores, routings } = forward;
     let routing = RoutingTally::of(&routings);
     let number = |loss: Tensor<1>| {
@@ -66,6 +68,7 @@ pub(crate) fn pass<G: GradientSum>(learner: &Learner, forward: Forward) -> Pass<
         None => loss,
     };
     let whole = loss.clone().inner();
+    let loss = if scale == 1.0 { loss } else { loss * scale };
     let gradients = loss.backward();
     learner.let_leave(&gradients);
     let gradients = G::of(learner.model(), &gradients);
@@ -82,10 +85,10 @@ pub(crate) fn add_gradients(sum: &mut [Vec<f32>], other: &[Vec<f32>]) {
     }
 }
 
-/// From a sum over equal parts to their mean.
-pub(crate) fn divide_gradients(sum: &mut [Vec<f32>], parts: usize) {
-    if parts > 1 {
-        let share = (1.0 / parts as f64) as f32;
+/// From a sum over equal parts to their mean: by how many they are, and how many times too large.
+pub(crate) fn divide_gradients(sum: &mut [Vec<f32>], by: f64) {
+    if by != 1.0 {
+        let share = (1.0 / by) as f32;
         sum.iter_mut().flatten().for_each(|g| *g *= share);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use burn::{module::Module, tensor::Device};
 use omma_base::{Seed, transfer::Transfer};
 use omma_data::{Cursor, TrainLoader, Turns};
-use omma_model::VisionTransformer;
+use omma_model::{Precision, VisionTransformer};
 use omma_ranks::{Share, World};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,7 @@ use super::{
     early::{Left, Outlets, Summing, buckets},
     experts::ExpertRanks,
     learner::Feed,
+    loss_scale::LossScale,
     on_device::OnDevice,
     step::{Facts, GradientSum, Pass, divide_gradients},
     sums::Sums,
@@ -41,6 +42,8 @@ pub(super) struct Stepper {
     pub(super) model: VisionTransformer,
     pub(super) weights: Weights,
     pub(super) optimiser: Optimiser,
+    /// Of gradients that travel in `f16`.
+    pub(super) loss_scale: Option<LossScale>,
     pub(super) freezing: Freezing,
     pub(super) shards: Shards,
     /// Where the experts are that are not here.
@@ -60,6 +63,8 @@ pub(super) struct Taken {
     pub(super) facts: Facts,
     /// Norm of the gradient before it was clipped.
     pub(super) norm: f64,
+    /// Whether nothing moved, because the gradient did not fit into half precision.
+    pub(super) skipped: bool,
     /// What crossed to and from a device of its own.
     pub(super) transfer: Option<Transfer>,
     /// How long sums of gradients over ranks were waited for.
@@ -87,6 +92,9 @@ impl Stepper {
         freezing: Freezing,
         recipe: &Recipe,
     ) -> Result<Self> {
+        let precision = recipe.train.precision;
+        precision.check(&device)?;
+        let model = model.in_precision(precision);
         let (world, shards) = (World::alone(), recipe.train.shards);
         let share = share(&world, shards)?;
         let sums = Sums::new((&world, &share), None, &weights, recipe);
@@ -100,6 +108,7 @@ impl Stepper {
             model,
             weights,
             optimiser,
+            loss_scale: LossScale::of(precision, None),
             freezing,
             shards,
             experts,
@@ -173,7 +182,8 @@ impl Stepper {
             let images = data.train.clone();
             return Ok(Feed::Images(TrainLoader::new(images, options, seed, cursor)?));
         };
-        let model = self.model.clone().valid();
+        // What is kept does not depend on what a run computes in.
+        let model = self.model.clone().valid().in_precision(Precision::F32);
         let source = Source { recipe, model: &model, blocks, images: &data.train };
         let store = open_or_make(&source, device, observer, stop)?;
         let loader = ActivationLoader::new(store, recipe, &data.train, options, (seed, cursor))?;
@@ -257,12 +267,15 @@ impl Stepper {
         let recipe = &resolved.recipe;
         let parts = recipe.train.parts();
         let (facts, mut gradients, waited) = self.summed(resolved, feed, step, last_good)?;
-        divide_gradients(&mut gradients, parts);
+        divide_gradients(&mut gradients, parts as f64 * f64::from(self.scale()));
         let squares = self.sums.squares(&gradients);
         let norm = match &self.experts {
             Some(experts) => experts.norm(&self.weights, &squares),
             None => squares.iter().sum::<f64>().sqrt(),
         };
+        if self.skips(facts.loss, norm) {
+            return Ok(Taken { facts, norm, skipped: true, transfer: None, waited });
+        }
         clip(&mut gradients, norm, recipe.optimiser.clip_norm);
         let limit = recipe.train.explosion * resolved.task.chance();
         if Divergence::is_one(facts.loss, norm, limit) {
@@ -281,7 +294,17 @@ impl Stepper {
         self.optimiser.step(rate, &mut self.weights.values, &gradients);
         self.sums.gather(&mut self.weights.values);
         self.model = self.weights.put(self.model.clone())?;
-        Ok(Taken { facts, norm, transfer: None, waited })
+        Ok(Taken { facts, norm, skipped: false, transfer: None, waited })
+    }
+
+    /// How many times too large gradients are while they are computed.
+    pub(super) fn scale(&self) -> f32 {
+        self.loss_scale.map_or(1.0, |scale| scale.scale)
+    }
+
+    /// Whether a step is not to be taken, on any rank, because its gradient does not fit into half precision.
+    pub(super) fn skips(&mut self, loss: f64, norm: f64) -> bool {
+        self.loss_scale.as_mut().is_some_and(|scale| scale.skips(loss, norm))
     }
 
     /// Runs the parts of a step that are this rank's.
@@ -298,6 +321,7 @@ impl Stepper {
         let Share { shards, own } = &self.share;
         let seed = Seed::new(recipe.seed).named("step").numbered(step);
         let whole = task.whole_batch().filter(|_| recipe.train.parts() > 1);
+        let scale = self.scale();
         let numbers = |round: usize| own.clone().map(move |shard| round * shards + shard);
         let rounds = (0..recipe.train.accumulation).map(|round| numbers(round).collect());
         let rounds: Vec<Vec<usize>> = match whole {
@@ -318,7 +342,7 @@ impl Stepper {
             let found = match whole {
                 Some(whole) => {
                     let all = (&self.world, &self.share);
-                    self.shards.run_whole(whole, model, parts, all, &self.device)?
+                    self.shards.run_whole(whole, model, parts, all, &self.device, scale)?
                 }
                 None => {
                     let outlet = |number: &usize| {
@@ -326,7 +350,7 @@ impl Stepper {
                     };
                     let parts = parts?.into_iter().zip(numbers.iter().map(outlet));
                     let parts = parts.map(|((examples, seed), outlet)| (examples, seed, outlet));
-                    self.shards.run(task.as_ref(), model, parts.collect(), &self.device)
+                    self.shards.run(task.as_ref(), model, parts.collect(), &self.device, scale)
                 }
             };
             for (number, found) in numbers.into_iter().zip(found) {

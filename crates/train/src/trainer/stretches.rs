@@ -115,6 +115,7 @@ impl Trainer {
         let device = device.clone().autodiff();
         let begin = Begin::again(&run, &resolved, &run.earlier_stretches()?, how, &device)?;
         let (recipe, notes) = resolved.recipe.within_run(settings)?;
+        recipe.train.precision.check(&device)?;
         let taken = begin.progress.step;
         let steps = recipe.total_steps(resolved.data.train.len());
         if steps <= taken {

@@ -236,12 +236,12 @@ mod tests {
         let shards = Shards::new(2).unwrap();
         let (task, model) = (resolved.task.as_ref(), (&model, &freezing));
         let passes: Vec<crate::Result<Pass>> = match count {
-            1 => shards.run(task, model, by_themselves(1), &device),
+            1 => shards.run(task, model, by_themselves(1), &device, 1.0),
             _ => {
                 let world = World::alone();
                 let share = Share::new(&world, count).unwrap();
                 let (whole, all) = (task.whole_batch().unwrap(), (&world, &share));
-                shards.run_whole(whole, model, Ok(parts(count)), all, &device).unwrap()
+                shards.run_whole(whole, model, Ok(parts(count)), all, &device, 1.0).unwrap()
             }
         };
         let mut sum = passes.into_iter().map(Result::unwrap);
@@ -251,7 +251,7 @@ mod tests {
             add_gradients(&mut first.gradients, &other.gradients);
         });
         first.facts.divide(count);
-        divide_gradients(&mut first.gradients, count);
+        divide_gradients(&mut first.gradients, count as f64);
         first
     }
 
@@ -287,6 +287,7 @@ mod tests {
             (&model, &freezing),
             by_themselves(6),
             &device,
+            1.0,
         );
         let alone: f64 = alone.into_iter().map(|pass| pass.unwrap().facts.loss).sum::<f64>() / 6.0;
         assert!(trained(&resolved, 6).facts.loss > alone + 1.0);

@@ -10,9 +10,9 @@ use crate::{
     Recipe,
     error::TrainError,
     logs::{Record, TrainRecord, read_records},
-    run::{Place, RunFolder},
+    run::{Place, Progress, RunFolder, State},
     start::Resume,
-    trainer::{Ended, Observer, Shards, Stop, Trainer},
+    trainer::{Ended, LossScale, Observer, Shards, Stop, Trainer},
 };
 
 const MIXTURE: &str = "model.preset = 'vmoe-tiny'\nmixing.mixup = 0.2\ntrain.ema = 0.9\ntrain.shards = 2\n\
@@ -58,6 +58,9 @@ fn on_device(mut trainer: Trainer) -> Trainer {
     trainer
 }
 
+/// On the host, and on a device.
+const PLACES: [fn(Trainer) -> Trainer; 2] = [|trainer| trainer, on_device];
+
 fn finish(trainer: Trainer) {
     let ended = trainer.run(&mut Nobody, &Stop::default()).unwrap();
     assert!(matches!(ended, Ended::Finished(_)));
@@ -71,8 +74,13 @@ fn interrupt(trainer: Trainer, after: u64) {
 
 /// The weights of a run's end and what is beside them, and what was logged of its steps.
 fn left_by(run: &Path) -> (Vec<(String, Vec<f32>)>, Vec<TrainRecord>) {
+    left_by_steps(run, 8)
+}
+
+fn left_by_steps(run: &Path, steps: u64) -> (Vec<(String, Vec<f32>)>, Vec<TrainRecord>) {
     let mut values = Vec::new();
-    for file in ["model.safetensors", "checkpoints/step-00000008/state.safetensors"] {
+    let state = format!("checkpoints/step-{steps:08}/state.safetensors");
+    for file in ["model.safetensors", &state] {
         let bytes = fs::read(run.join(file)).unwrap();
         for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().iter() {
             let floats = tensor.data().chunks_exact(4);
@@ -129,6 +137,112 @@ fn a_run_on_a_device_learns_what_one_on_the_host_does() {
         let (_, records) = left_by(&device);
         assert!(records.iter().all(|record| record.transfer.is_some()));
     }
+}
+
+/// On the host and on a device. A contrast divides by a temperature, which makes more of rounding.
+#[test]
+fn a_run_in_half_precision_learns_what_one_in_single_precision_does() {
+    for (text, tolerances) in
+        [(MIXTURE, [0.004, 0.001]), (SOFT, [0.004, 0.001]), (PAIRS, [0.05, 0.01])]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = folder.path().join("f32");
+        finish(start(&whole, text, &[]));
+        let (weights, records) = left_by(&whole);
+        for (precision, tolerance) in ["bf16", "f16"].into_iter().zip(tolerances) {
+            let setting = format!("train.precision={precision}");
+            for place in PLACES {
+                let run = tempfile::tempdir_in(folder.path()).unwrap();
+                let mut trainer = place(start(run.path(), text, &[&setting]));
+                if let Some(scale) = &mut trainer.stepper.loss_scale {
+                    // One that all of them bear from their first step on.
+                    scale.scale = 256.0;
+                }
+                finish(trainer);
+                let (own, found) = left_by(run.path());
+                assert_ne!(own, weights, "{precision} is not f32");
+                assert_eq!(found.len(), records.len());
+                for (a, b) in found.iter().zip(&records) {
+                    let off = (a.loss - b.loss).abs() / b.loss;
+                    assert!(off < tolerance, "{precision}, step {}: off by {off}", a.step);
+                    assert_eq!(a.loss_scale.is_some(), precision == "f16");
+                }
+            }
+        }
+    }
+}
+
+/// A scale that gradients cannot bear at first.
+fn too_large(mut trainer: Trainer) -> Trainer {
+    trainer.stepper.loss_scale = Some(LossScale { scale: 2.0_f32.powi(30), borne: 7 });
+    trainer
+}
+
+fn progress(run: &Path, step: u64) -> Progress {
+    let folder = run.join(format!("checkpoints/step-{step:08}"));
+    let (_, weights) = omma_model::checkpoint::load_identified(&folder, &Device::flex()).unwrap();
+    State::load(&folder, step, &weights).unwrap().progress
+}
+
+#[test]
+fn steps_that_do_not_fit_into_half_precision_are_skipped_and_counted() {
+    for place in PLACES {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        let settings = ["train.precision=f16", "train.steps=4"];
+        let trainer = place(too_large(start(&run, MIXTURE, &settings)));
+        let before = trainer.stepper.host_weights().into_owned().values;
+        finish(trainer);
+        let (_, records) = left_by_steps(&run, 4);
+        let scales = records.iter().map(|record| record.loss_scale.unwrap());
+        let scales: Vec<_> = scales.map(|scale| (scale.scale.log2(), scale.skipped)).collect();
+        assert_eq!(scales, [(29.0, 1), (28.0, 1), (27.0, 1), (26.0, 1)]);
+        let Progress { step, skipped, loss_scale, .. } = progress(&run, 4);
+        let scale = LossScale { scale: 2.0_f32.powi(26), borne: 0 };
+        assert_eq!((step, skipped, loss_scale), (4, 4, Some(scale)));
+        let after = resume(&run).stepper;
+        assert_eq!((after.weights.values, after.optimiser.steps()), (before, 0));
+    }
+}
+
+#[test]
+fn the_loss_scale_survives_where_a_run_goes_on() {
+    for place in PLACES {
+        let folder = tempfile::tempdir().unwrap();
+        let [whole, again] = ["whole", "again"].map(|name| folder.path().join(name));
+        let settings = ["train.precision=f16", "train.steps=24", "train.checkpoint_every=12"];
+        finish(place(too_large(start(&whole, MIXTURE, &settings))));
+        interrupt(place(too_large(start(&again, MIXTURE, &settings))), 3);
+        assert_eq!(progress(&again, 3).skipped, 3);
+        interrupt(place(resume(&again)), 18);
+        finish(place(resume(&again)));
+        let (expected, found) = (left_by_steps(&whole, 24), left_by_steps(&again, 24));
+        assert_eq!(found.0, expected.0);
+        let scales = |records: &[TrainRecord]| -> Vec<_> {
+            records.iter().map(|record| record.loss_scale).collect()
+        };
+        assert_eq!(scales(&found.1), scales(&expected.1));
+        let Progress { skipped, loss_scale, .. } = progress(&again, 24);
+        assert_eq!(
+            (skipped, loss_scale),
+            (progress(&whole, 24).skipped, progress(&whole, 24).loss_scale)
+        );
+        assert!((4..20).contains(&skipped), "{skipped}");
+        assert_eq!(resume(&again).stepper.optimiser.steps(), 24 - skipped);
+    }
+}
+
+#[test]
+fn a_run_goes_on_in_another_precision() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    interrupt(too_large(start(&run, MIXTURE, &["train.precision=f16"])), 3);
+    let setting = ["train.precision=f32".to_owned()];
+    let (trainer, _) = Trainer::extend(&run, &setting, Resume::default(), &Device::flex()).unwrap();
+    assert!(trainer.stepper.loss_scale.is_none());
+    assert_eq!(trainer.stepper.optimiser.steps(), 0);
+    finish(trainer);
+    assert_eq!(progress(&run, 8).skipped, 3);
 }
 
 #[test]
