@@ -15,6 +15,10 @@ use crate::definition::RoutingTensors;
 
 /// Who goes where, and what comes back.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one per layer, and only tensors of GPUs are so large"
+)]
 pub enum Plan {
     /// Whole tokens to few experts.
     Sparse(SparsePlan),
