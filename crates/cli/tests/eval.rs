@@ -6,6 +6,8 @@ mod alike;
 mod contrast;
 #[path = "eval/corrupted.rs"]
 mod corrupted;
+#[path = "eval/precision.rs"]
+mod precision;
 #[path = "eval/predictions.rs"]
 mod predictions;
 #[path = "eval/soft.rs"]

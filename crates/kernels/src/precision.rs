@@ -15,7 +15,7 @@ use crate::devices::describe;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// Single precision: 24 bits, of which all digits of this project are.
+    /// Single precision: 24 bits.
     #[default]
     F32,
     /// 8 bits, as far as single precision reaches.
