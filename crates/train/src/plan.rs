@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn sums_beside_the_backward_pass_are_not_waited_for_as_far_as_it_goes() {
-        let (plain, beside) = (recipe(&["train.overlap=false"]), recipe(&[]));
+        let (plain, beside) = (recipe(&[]), recipe(&["train.overlap=true"]));
         let at = |recipe, bandwidth, ranks| {
             let plan = Plan::new(recipe, RankSpeed { bandwidth, ..SPEED }).unwrap();
             (plan.beside, plan.layout(ranks).unwrap())
@@ -302,7 +302,7 @@ mod tests {
         // A network so slow that the backward pass is over long before.
         let (_, slow) = at(&beside, 1e8, 8);
         assert!((slow.communication - slow.waited - BACKWARD * slow.compute).abs() < 1e-9);
-        let (_, spread) = at(&recipe(&["train.expert_parallel=4"]), 25e9, 8);
+        let (_, spread) = at(&recipe(&["train.overlap=true", "train.expert_parallel=4"]), 25e9, 8);
         assert_eq!(spread.waited, spread.communication);
     }
 

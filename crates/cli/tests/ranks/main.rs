@@ -28,6 +28,7 @@ const MIXTURE: &[&str] = &[
     "mixing.mixup=0.2",
     "augment.operations=1",
     "train.ema=0.9",
+    "train.overlap=true",
 ];
 
 /// Images and texts, whose loss is over the batch of all ranks.

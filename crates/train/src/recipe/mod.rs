@@ -201,7 +201,8 @@ pub struct TrainRecipe {
     /// Whether every rank moves some elements of every parameter and remembers nothing of the others (ZeRO stage 1);
     /// the bits are the same.
     pub spread_optimiser: bool,
-    /// Whether ranks sum gradients while the backward pass goes on; the bits are the same.
+    /// Whether ranks sum gradients while the backward pass goes on, which pays where they are on several machines; the
+    /// bits are the same.
     pub overlap: bool,
     /// What does not learn, such as `["embed", "0-9"]`: no gradients, nothing remembered, and run as in
     /// predictions where nothing below it learns.
@@ -242,7 +243,7 @@ impl Default for TrainRecipe {
             precision: Precision::default(),
             expert_parallel: 1,
             spread_optimiser: false,
-            overlap: true,
+            overlap: false,
             freeze: Freeze::default(),
             label_smoothing: 0.0,
             ema: 0.0,

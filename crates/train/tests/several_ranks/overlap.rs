@@ -39,7 +39,8 @@ fn what_diverges_on_the_way_ends_all_ranks() {
     let run = folder.path().join("run");
     let said = threads(2, |world| {
         let device = Device::flex();
-        let settings = [STEPS, "optimiser.learning_rate=1e6", "optimiser.clip_norm=0"];
+        let settings =
+            [STEPS, "train.overlap=true", "optimiser.learning_rate=1e6", "optimiser.clip_norm=0"];
         let recipe = meet(&world, Ok(Some(recipe(&settings)))).unwrap().unwrap();
         let resolved = same_data(&world, Resolved::new(recipe, &device)).unwrap();
         let stop = Stop::default();
