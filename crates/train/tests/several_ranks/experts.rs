@@ -3,13 +3,9 @@
 
 use std::{fs, path::Path};
 
-use burn::tensor::Device;
-use omma_ranks::threads;
-use omma_train::{
-    Follower, Recipe, Resolved, Stop, Trainer, lead, logs::Record, meet, run::Place, same_data,
-};
+use omma_train::{Recipe, logs::Record};
 
-use crate::{After, SMALL, STEPS, recipe, records, scores, tensors, train};
+use crate::{SMALL, assert_divergence_ends_all_ranks, recipe, records, scores, tensors, train};
 
 /// How far apart the last checkpoints of two runs are: the norm of the difference of a tensor relative to the norm of the
 /// tensor, of the one where that is most.
@@ -122,28 +118,7 @@ fn ranks_judge_together_as_one_does() {
 
 #[test]
 fn what_diverges_on_spread_experts_ends_all_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("run");
-    let said = threads(2, |world| {
-        let device = Device::flex();
-        let settings = [
-            STEPS,
-            "train.expert_parallel=2",
-            "optimiser.learning_rate=1e6",
-            "optimiser.clip_norm=0",
-        ];
-        let recipe = meet(&world, Ok(Some(recipe(&settings)))).unwrap().unwrap();
-        let resolved = same_data(&world, Resolved::new(recipe, &device)).unwrap();
-        let stop = Stop::default();
-        if !world.leads() {
-            Follower::join(world, &device).unwrap().unwrap().run(&stop);
-            return String::new();
-        }
-        let trainer = lead(world, Trainer::start(Place::At(&run), resolved)).unwrap();
-        let ended = trainer.run(&mut After(99, stop.clone()), &stop);
-        ended.err().expect("it diverges").to_string()
-    });
-    assert!(said[0].contains("training has diverged"), "{}", said[0]);
+    assert_divergence_ends_all_ranks("train.expert_parallel=2");
 }
 
 #[test]

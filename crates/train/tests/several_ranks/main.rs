@@ -69,6 +69,29 @@ fn train(ranks: usize, settings: &[&str], run: &Path, until: u64) {
     });
 }
 
+/// Two ranks whose run diverges both come to an end, and rank 0 says why.
+fn assert_divergence_ends_all_ranks(setting: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let said = threads(2, |world| {
+        let device = Device::flex();
+        let settings = [STEPS, setting, "optimiser.learning_rate=1e6", "optimiser.clip_norm=0"];
+        let recipe = meet(&world, Ok(Some(recipe(&settings)))).unwrap().unwrap();
+        let resolved = same_data(&world, Resolved::new(recipe, &device)).unwrap();
+        let stop = Stop::default();
+        if !world.leads() {
+            Follower::join(world, &device).unwrap().unwrap().run(&stop);
+            return String::new();
+        }
+        let trainer = lead(world, Trainer::start(Place::At(&run), resolved)).unwrap();
+        let Err(error) = trainer.run(&mut After(99, stop.clone()), &stop) else {
+            panic!("it does not diverge")
+        };
+        error.to_string()
+    });
+    assert!(said[0].contains("training has diverged"), "{}", said[0]);
+}
+
 /// Tensors of a file, and what shape each has.
 fn tensors(path: &Path) -> (Tensors, BTreeMap<String, Vec<usize>>) {
     let bytes = fs::read(path).unwrap();

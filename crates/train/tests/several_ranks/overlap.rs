@@ -1,12 +1,8 @@
 //! Gradients that are summed while the backward pass goes on: the same bits as after it, and as in one process.
 
-use burn::tensor::Device;
-use omma_ranks::threads;
-use omma_train::{
-    Follower, Resolved, Stop, Trainer, lead, logs::Record, meet, run::Place, same_data,
-};
+use omma_train::logs::Record;
 
-use crate::{After, STEPS, assert_same_bits, recipe, records, train};
+use crate::{assert_divergence_ends_all_ranks, assert_same_bits, records, train};
 
 /// Experts large enough for several buckets of gradients.
 const LARGE: [&str; 3] = ["model.moe.hidden=2100", "model.moe.placement=0,1", "train.steps=4"];
@@ -35,24 +31,5 @@ fn sums_on_the_way_are_those_at_the_end() {
 
 #[test]
 fn what_diverges_on_the_way_ends_all_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("run");
-    let said = threads(2, |world| {
-        let device = Device::flex();
-        let settings =
-            [STEPS, "train.overlap=true", "optimiser.learning_rate=1e6", "optimiser.clip_norm=0"];
-        let recipe = meet(&world, Ok(Some(recipe(&settings)))).unwrap().unwrap();
-        let resolved = same_data(&world, Resolved::new(recipe, &device)).unwrap();
-        let stop = Stop::default();
-        if !world.leads() {
-            Follower::join(world, &device).unwrap().unwrap().run(&stop);
-            return String::new();
-        }
-        let trainer = lead(world, Trainer::start(Place::At(&run), resolved)).unwrap();
-        let Err(error) = trainer.run(&mut After(99, stop.clone()), &stop) else {
-            panic!("it does not diverge")
-        };
-        error.to_string()
-    });
-    assert!(said[0].contains("training has diverged"), "{}", said[0]);
+    assert_divergence_ends_all_ranks("train.overlap=true");
 }
