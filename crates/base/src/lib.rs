@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`files`] | how is a file written whole, who owns a folder, what may be read at all? |
 //! | [`cpu_time`] | how long have the cores worked for this process? |
+//! | [`fault`] | which faults do tests inject into debug builds? |
 //! | [`limits`] | how much may a foreign file make the program hold? |
 //! | [`memory`] | how much memory is there, and how much was used? |
 //! | [`range`] | which values may a setting have? |
@@ -18,6 +19,7 @@
 
 mod checksum;
 pub mod cpu_time;
+pub mod fault;
 pub mod files;
 pub mod limits;
 pub mod memory;

@@ -3,9 +3,10 @@
 //! `cargo bench --bench pipeline` takes batches of 256 from a `TrainLoader` with two workers: scenes of the
 //! world as they are drawn, and CIFAR-like images in memory with shifts, flips and RandAugment.
 
-use std::{hint::black_box, sync::Arc, time::Duration};
+#![expect(clippy::print_stdout, reason = "the table is this program's result")]
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::{hint::black_box, sync::Arc, time::Instant};
+
 use omma_base::{Resolution, Seed};
 use omma_data::{
     Cursor, Dataset, Pixels, Result, Sample, Shared, Split, TargetKind, TrainLoader, TrainOptions,
@@ -14,6 +15,9 @@ use omma_data::{
 };
 
 const BATCH: usize = 256;
+/// Batches of a round, and rounds.
+const BATCHES: usize = 40;
+const ROUNDS: usize = 11;
 const SQUARE: Resolution = Resolution::square(32);
 
 /// Samples that are already in memory.
@@ -53,7 +57,7 @@ fn options(augmentation: Augmentation) -> TrainOptions {
     }
 }
 
-fn pipeline(criterion: &mut Criterion) {
+fn main() {
     let world = World::new(0, SQUARE, 100_000, Split::Train, Variant::Usual);
     let samples = (0..2000).map(|index| world.get(index).expect("scenes can be drawn")).collect();
     let memory = Memory { classes: world.classes().to_vec(), samples };
@@ -68,18 +72,20 @@ fn pipeline(criterion: &mut Criterion) {
         ("world", Arc::new(world), Augmentation::default()),
         ("memory, shift, flip, RandAugment", Arc::new(memory), cifar),
     ];
-    let mut group = criterion.benchmark_group("pipeline");
-    group.throughput(Throughput::Elements(BATCH as u64)).sample_size(10);
-    group.measurement_time(Duration::from_secs(5));
     for (name, data, augmentation) in cases {
         let loader = TrainLoader::new(data, options(augmentation), Seed::new(0), Cursor::default());
         let mut loader = loader.expect("the options are sound");
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| black_box(loader.next_batch().expect("images can be read")));
-        });
+        let mut speeds: Vec<f64> = (0..ROUNDS)
+            .map(|_| {
+                let start = Instant::now();
+                for _ in 0..BATCHES {
+                    black_box(loader.next_batch().expect("images can be read"));
+                }
+                (BATCHES * BATCH) as f64 / start.elapsed().as_secs_f64()
+            })
+            .collect();
+        speeds.sort_by(f64::total_cmp);
+        let [low, median, high] = [0, ROUNDS / 2, ROUNDS - 1].map(|place| speeds[place]);
+        println!("{name:<34} {median:>8.0} images/s ({low:.0}–{high:.0} over {ROUNDS} rounds)");
     }
-    group.finish();
 }
-
-criterion_group!(benches, pipeline);
-criterion_main!(benches);

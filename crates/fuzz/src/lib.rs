@@ -8,7 +8,7 @@
 //! `cargo test --workspace` tries a few hundred inputs per target; as many as one likes:
 //!
 //! ```sh
-//! PROPTEST_CASES=1000000 cargo test --release --workspace --test fuzz
+//! PROPTEST_CASES=1000000 cargo test --release --package omma-fuzz
 //! ```
 //!
 //! A failing input is made smaller by proptest, and the file itself is kept, named in the message.

@@ -12,7 +12,6 @@ use std::{
 };
 
 use burn::tensor::{Device, Tensor, TensorData};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use omma_kernels::linear;
 use omma_routing::{Allocation, Context, Layout, Order, Router, RouterConfig, Seed, Soft};
 use rand::RngExt;
@@ -80,20 +79,24 @@ fn by_priority(experts: usize) -> RouterConfig {
     config
 }
 
-fn every_router(criterion: &mut Criterion) {
+/// Median times of all routers, in tokens per microsecond.
+fn every_router() {
     for (name, ..) in routers(8) {
-        let mut group = criterion.benchmark_group(name);
+        println!("{name}");
         for experts in EXPERTS {
             let (_, config, training) =
                 routers(experts).into_iter().find(|(other, ..)| *other == name).unwrap();
             for tokens in TOKENS {
                 let job = Job::new(&config, tokens, training);
-                let id = BenchmarkId::new(format!("E={experts}"), tokens);
-                group.throughput(Throughput::Elements(tokens as u64));
-                group.bench_function(id, |bencher| bencher.iter(|| job.run()));
+                job.run();
+                let [time] = medians(15, [&mut || job.run()]);
+                let speed = tokens as f64 / (time.as_secs_f64() * 1e6);
+                let time = time.as_secs_f64() * 1e3;
+                println!(
+                    "  E={experts:<3} {tokens:>6} tokens  {time:>9.3} ms  {speed:>7.2} tokens/µs"
+                );
             }
         }
-        group.finish();
     }
 }
 
@@ -160,21 +163,11 @@ fn share_of_experts() {
     }
 }
 
-criterion_group! {
-    name = routing;
-    config = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_secs(1));
-    targets = every_router
-}
-
 fn main() {
     // The ratios alone: `cargo bench -p omma-routing -- ratios`.
     if !std::env::args().any(|argument| argument == "ratios") {
-        routing();
+        every_router();
     }
     growth();
     share_of_experts();
-    Criterion::default().configure_from_args().final_summary();
 }

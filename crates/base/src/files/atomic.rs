@@ -8,6 +8,8 @@ use std::{
 
 use tempfile::TempPath;
 
+use crate::fault;
+
 /// Letters of a temporary name that are drawn at random.
 const RANDOM: usize = 6;
 
@@ -23,6 +25,7 @@ impl Unfinished {
     /// An empty file that is to become `path`.
     pub fn create(path: &Path) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        fault::point(&format!("{name}:create"))?;
         let prefix = format!(".{name}.");
         let mut builder = tempfile::Builder::new();
         builder.prefix(&prefix).rand_bytes(RANDOM);
@@ -38,13 +41,15 @@ impl Unfinished {
 
     /// Flushes it to the disk and renames it over the old one.
     pub fn finish(self) -> io::Result<()> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        fault::point(&format!("{name}:rename"))?;
         File::open(&self.temporary)?.sync_all()?;
         self.temporary.persist(&self.path).map_err(|error| error.error)?;
         // The rename itself must survive a power cut; not every system lets a folder be opened.
         if let Ok(folder) = File::open(folder_of(&self.path)) {
             let _ = folder.sync_all();
         }
-        Ok(())
+        fault::point(&format!("{name}:done"))
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use omma_base::files::write_atomically;
+use omma_base::{fault, files::write_atomically};
 use omma_eval::routing::LayerHealth;
 use serde::{Deserialize, Serialize};
 
@@ -287,8 +287,9 @@ impl Logs {
 
     /// Writes a record everywhere it belongs.
     pub fn add(&mut self, record: &Record) -> Result<()> {
-        let fault = TrainError::io(self.run.file(METRICS));
-        self.lines.write_all(line(record).as_bytes()).map_err(fault)?;
+        let failed = || TrainError::io(self.run.file(METRICS));
+        fault::point("metrics.jsonl:append").map_err(failed())?;
+        self.lines.write_all(line(record).as_bytes()).map_err(failed())?;
         self.events.add(record.step(), &record.scalars())?;
         if let Record::Evaluation(record) = record {
             self.summary.push(record.clone());

@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use omma_base::files::{remove_leftovers, write_atomically};
+use omma_base::{
+    fault,
+    files::{remove_leftovers, write_atomically},
+};
 use serde::{Deserialize, Serialize};
 
 use super::state::Best;
@@ -109,7 +112,9 @@ impl Checkpoints {
         }
         fs::create_dir_all(&from).map_err(TrainError::io(&from))?;
         let written = write(&from).and_then(|()| {
+            fault::point("checkpoint:rename").map_err(TrainError::io(&to))?;
             fs::rename(&from, &to).map_err(TrainError::io(&to))?;
+            fault::point("checkpoint:done").map_err(TrainError::io(&to))?;
             sync(&self.path);
             write_json(&self.run.join(NEWEST), &Newest { step })
         });
@@ -139,6 +144,7 @@ impl Checkpoints {
         for step in old.iter().filter(|step| !stay.contains(step)) {
             let (from, to) = (self.at(*step), self.unfinished(*step));
             fs::rename(&from, &to).map_err(TrainError::io(&from))?;
+            fault::point("checkpoint:remove").map_err(TrainError::io(&from))?;
             fs::remove_dir_all(&to).map_err(TrainError::io(&to))?;
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! The end of a run: the test, the files.
 
-use omma_base::memory;
+use omma_base::{fault, memory};
 use omma_eval::routing::LayerHealth;
 use serde::Serialize;
 
 use super::{Observer, Stop, Trainer, judging};
 use crate::{
-    error::Result,
+    error::{Result, TrainError},
     logs::{DeviceRecord, Record, read_records},
     report::report,
     resolved::Resolved,
@@ -75,6 +75,7 @@ impl Trainer {
         self.save_model(&model, self.run.path())?;
         // What a step needs is more than a test does, and of other sizes.
         omma_kernels::memory::give_back();
+        fault::point("test").map_err(TrainError::io(self.run.path()))?;
         let Tested { scores, routing, facts, sections } =
             match data.with_tests(recipe.train.test_share) {
                 Some(data) => {

@@ -24,7 +24,7 @@ mod weights;
 use std::{path::Path, time::Instant};
 
 use burn::{module::Module, tensor::Device};
-use omma_base::cpu_time;
+use omma_base::{cpu_time, fault};
 use omma_eval::routing::RoutingTally;
 use omma_kernels::devices::describe;
 use omma_model::{
@@ -393,6 +393,7 @@ impl Trainer {
         let Resolved { task, data, .. } = &self.resolved;
         let model = self.deployed()?;
         let at = judging(&self.resolved, &self.stepper.world, stop);
+        fault::point("evaluate").map_err(TrainError::io(self.run.path()))?;
         self.helped(&model, false, || task.judge(&model, &data.validation, at))
     }
 

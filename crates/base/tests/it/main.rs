@@ -1,0 +1,3 @@
+//! Integration tests of `omma-base`, one module per topic.
+
+mod cpu_time;

@@ -1,0 +1,3 @@
+//! Integration tests of `omma-data`, one module per topic.
+
+mod pinned;

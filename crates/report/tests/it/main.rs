@@ -1,0 +1,3 @@
+//! Integration tests of `omma-report`, one module per topic.
+
+mod documents;

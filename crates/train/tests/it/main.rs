@@ -1,0 +1,5 @@
+//! Integration tests of `omma-train`, one module per topic.
+
+mod golden;
+mod settings;
+mod several_ranks;
