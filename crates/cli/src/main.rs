@@ -34,7 +34,7 @@ use std::{io::IsTerminal, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use omma_kernels::memory::Allocator;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// Tensors come and go in every operation; this keeps their pages.
 #[global_allocator]
@@ -98,15 +98,16 @@ fn main() -> ExitCode {
     let name = matches.subcommand_name().unwrap_or_default().to_owned();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     screen::set_quiet(arguments.quiet);
-    let usual = EnvFilter::new(if arguments.quiet { "error" } else { "warn" });
-    let filter = EnvFilter::try_from_env("OMMA_LOG").unwrap_or(usual);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let usual = if arguments.quiet { tracing::Level::ERROR } else { tracing::Level::WARN };
+    // `OMMA_LOG` is a level, or levels by crate: `info`, `omma_train=debug,warn`.
+    let asked = std::env::var("OMMA_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(|| screen::Stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
-        .with_target(false)
-        .init();
+        .with_target(false);
+    let filter = asked.unwrap_or_else(|| Targets::new().with_default(usual));
+    tracing_subscriber::registry().with(filter).with(lines).init();
     arguments.limits.put();
     arguments.device.put();
     let shares =

@@ -110,3 +110,37 @@ fn remove_stale(all: &Path, current: &Path) {
         }
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A program that writes its arguments into the folder of the run and counts its starts.
+    fn program(folder: &Path) -> PathBuf {
+        let path = folder.join("omma");
+        let text = "#!/bin/sh\necho . >> \"$0.starts\"\n\
+                    for folder; do :; done\nmkdir \"$folder\"\necho \"$*\" > \"$folder/arguments\"\n";
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn run_with_same_arguments_is_trained_once_and_copies_are_independent() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = program(folder.path());
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        RunCache::new(&program).copy(&["vmoe", "--set", "x=1"], &a);
+        fs::write(a.join("arguments"), "changed").unwrap();
+        let cache = RunCache::new(&program);
+        cache.copy(&["vmoe", "--set", "x=1"], &b);
+        assert!(
+            fs::read_to_string(b.join("arguments")).unwrap().starts_with("train vmoe --set x=1")
+        );
+        cache.run(&["vmoe", "--set", "x=2"]);
+        let starts = fs::read_to_string(folder.path().join("omma.starts")).unwrap();
+        assert_eq!(starts.lines().count(), 2);
+    }
+}

@@ -23,3 +23,13 @@ mod support;
 mod sweep;
 mod terminal;
 mod train;
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+#[ignore = "needs an MPI library, clang and --features omma/mpi"]
+fn ranks() {}
+
+#[cfg(not(feature = "wgpu"))]
+#[test]
+#[ignore = "needs a device and --features omma/wgpu: tests/gpu/run"]
+fn gpu() {}

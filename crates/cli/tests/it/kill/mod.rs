@@ -6,9 +6,9 @@ mod cooldown;
 mod damage;
 mod disk;
 mod extend;
-mod kill;
 mod owners;
 mod signals;
+mod writes;
 
 use std::{
     collections::BTreeMap,
