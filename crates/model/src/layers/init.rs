@@ -108,3 +108,97 @@ fn lazy<const R: usize>(
     let start = move |device: &Device, grad: bool| make(device).set_require_grad(grad);
     Param::uninitialized(ParamId::new(), start, device.clone(), true, Shape::from(shape))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values of a parameter, and their mean and standard deviation.
+    fn drawn<const R: usize>(parameter: &Param<Tensor<R>>) -> (Vec<f32>, f64, f64) {
+        let values: Vec<f32> = parameter.val().try_into_vec_as().unwrap();
+        let (mean, deviation) = moments(&values);
+        (values, mean, deviation)
+    }
+
+    fn moments(values: &[f32]) -> (f64, f64) {
+        let count = values.len() as f64;
+        let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / count;
+        let squares = values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>();
+        (mean, (squares / count).sqrt())
+    }
+
+    /// Uniform between `±√(6 / (inputs + outputs))`, whose deviation is the bound over √3.
+    fn assert_xavier(values: &[f32], (inputs, outputs): (usize, usize)) {
+        let bound = (6.0 / (inputs + outputs) as f64).sqrt();
+        let largest = f64::from(values.iter().fold(0.0, |most: f32, v| most.max(v.abs())));
+        assert!(largest <= bound * 1.000_001, "{largest} is beyond {bound}");
+        assert!(largest > 0.99 * bound, "{largest} does not come near {bound}");
+        let (mean, deviation) = moments(values);
+        assert!(mean.abs() < 0.05 * bound, "{mean} is not zero");
+        let expected = bound / 3_f64.sqrt();
+        assert!((deviation / expected - 1.0).abs() < 0.04, "{deviation}, expected {expected}");
+    }
+
+    #[test]
+    fn xavier_has_bound_and_deviation_of_its_fans() {
+        let device = Device::flex();
+        for fans in [(40, 60), (64, 24), (24, 64)] {
+            let weight = xavier([fans.0, fans.1], fans, Seed::new(3), &device);
+            assert_xavier(&drawn(&weight).0, fans);
+        }
+        // The fans need not be the shape: queries, keys and values are three square matrices.
+        let weight = xavier([24, 72], (24, 24), Seed::new(3), &device);
+        assert_xavier(&drawn(&weight).0, (24, 24));
+    }
+
+    #[test]
+    fn xavier_of_experts_uses_fans_of_one_expert() {
+        let (device, shape) = (Device::flex(), [5, 30, 70]);
+        let start = ExpertStart { shared: false, noise: 0.0 };
+        let (values, ..) = drawn(&xavier_of_experts(shape, start, Seed::new(3), &device));
+        let experts: Vec<&[f32]> = values.chunks_exact(30 * 70).collect();
+        assert_eq!(experts.len(), 5);
+        for (number, expert) in experts.iter().enumerate() {
+            assert_xavier(expert, (30, 70));
+            assert!(experts[..number].iter().all(|other| other[..9] != expert[..9]));
+        }
+    }
+
+    #[test]
+    fn shared_experts_start_equal_up_to_their_noise() {
+        let device = Device::flex();
+        let experts = |noise| {
+            let start = ExpertStart { shared: true, noise };
+            drawn(&xavier_of_experts([3, 30, 70], start, Seed::new(3), &device)).0
+        };
+        let (equal, noisy) = (experts(0.0), experts(0.01));
+        let (first, others) = equal.split_at(30 * 70);
+        assert_xavier(first, (30, 70));
+        assert!(others == [first, first].concat());
+        let noise: Vec<f32> = noisy.iter().zip(&equal).map(|(a, b)| a - b).collect();
+        for expert in noise.chunks_exact(30 * 70) {
+            let (mean, deviation) = moments(expert);
+            assert!(mean.abs() < 0.001 && (deviation / 0.01 - 1.0).abs() < 0.05, "{deviation}");
+        }
+        assert!(noise[..9] != noise[30 * 70..][..9]);
+    }
+
+    #[test]
+    fn normal_has_its_mean_and_deviation() {
+        let device = Device::flex();
+        let (values, mean, deviation) = drawn(&normal([60, 70], 0.02, Seed::new(3), &device));
+        assert!((deviation / 0.02 - 1.0).abs() < 0.04 && mean.abs() < 0.001, "{mean}, {deviation}");
+        // Of a normal distribution 68.3 % are within one standard deviation.
+        let within = values.iter().filter(|v| v.abs() < 0.02).count() as f64 / 4200.0;
+        assert!((within - 0.683).abs() < 0.03, "{within}");
+        let around = normal_around([60, 70], (1.0, 0.5), Seed::new(3), &device);
+        let (_, mean, deviation) = drawn(&around);
+        assert!((mean - 1.0).abs() < 0.03 && (deviation - 0.5).abs() < 0.02, "{mean}, {deviation}");
+    }
+
+    #[test]
+    fn random_signs_are_balanced() {
+        let (values, mean, _) = drawn(&random_sign([4000], Seed::new(3), &Device::flex()));
+        assert!(values.iter().all(|v| v.abs() == 1.0) && mean.abs() < 0.06, "{mean}");
+    }
+}
