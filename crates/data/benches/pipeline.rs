@@ -9,7 +9,8 @@ use std::{hint::black_box, sync::Arc, time::Instant};
 
 use omma_base::{Resolution, Seed};
 use omma_data::{
-    Cursor, Dataset, Pixels, Result, Sample, Shared, Split, TargetKind, TrainLoader, TrainOptions,
+    Cursor, Dataset, GeneratedDataset, Pixels, Sample, Shared, Split, TargetKind, TrainLoader,
+    TrainOptions,
     augment::{Augmentation, Crop, Mixing},
     world::{Variant, World},
 };
@@ -19,30 +20,6 @@ const BATCH: usize = 256;
 const BATCHES: usize = 40;
 const ROUNDS: usize = 11;
 const SQUARE: Resolution = Resolution::square(32);
-
-/// Samples that are already in memory.
-struct Memory {
-    classes: Vec<String>,
-    samples: Vec<Sample>,
-}
-
-impl Dataset for Memory {
-    fn classes(&self) -> &[String] {
-        &self.classes
-    }
-
-    fn len(&self) -> usize {
-        self.samples.len()
-    }
-
-    fn label(&self, index: usize) -> usize {
-        self.samples[index].label
-    }
-
-    fn get(&self, index: usize) -> Result<Sample> {
-        Ok(Sample::new(self.samples[index].picture.clone(), self.samples[index].label))
-    }
-}
 
 fn options(augmentation: Augmentation) -> TrainOptions {
     TrainOptions {
@@ -59,8 +36,11 @@ fn options(augmentation: Augmentation) -> TrainOptions {
 
 fn main() {
     let world = World::new(0, SQUARE, 100_000, Split::Train, Variant::Usual);
-    let samples = (0..2000).map(|index| world.get(index).expect("scenes can be drawn")).collect();
-    let memory = Memory { classes: world.classes().to_vec(), samples };
+    let samples: Vec<Sample> =
+        (0..2000).map(|index| world.get(index).expect("scenes can be drawn")).collect();
+    let memory = GeneratedDataset::new(world.classes(), samples.len(), move |index| {
+        Ok(Sample::new(samples[index].picture.clone(), samples[index].label))
+    });
     let cifar = Augmentation {
         crop: Crop::Padded,
         flip: true,

@@ -82,32 +82,20 @@ impl Dataset for Captioned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::Picture;
+    use crate::{GeneratedDataset, picture::Picture};
 
-    struct Two(Vec<String>);
-
-    impl Dataset for Two {
-        fn classes(&self) -> &[String] {
-            &self.0
-        }
-
-        fn len(&self) -> usize {
-            4
-        }
-
-        fn label(&self, index: usize) -> usize {
-            index % 2
-        }
-
-        fn get(&self, index: usize) -> Result<Sample> {
+    /// Four samples of two classes.
+    fn four(classes: &[&str]) -> Shared {
+        let classes: Vec<String> = classes.iter().map(|&name| name.to_owned()).collect();
+        Arc::new(GeneratedDataset::new(&classes, 4, |index| {
             let captions = vec!["another".to_owned()];
             Ok(Sample { captions, ..Sample::new(Picture::filled(1, 1, [0; 3]), index % 2) })
-        }
+        }))
     }
 
     #[test]
     fn the_name_of_its_class_is_what_an_image_shows() {
-        let data: Shared = Arc::new(Two(vec!["polar_bear".to_owned(), "t-shirt__red ".to_owned()]));
+        let data = four(&["polar_bear", "t-shirt__red "]);
         assert!(!data.has_captions());
         let texts = |template| {
             let pairs = Captioned::by_classes(data.clone(), template);
@@ -127,8 +115,7 @@ mod tests {
 
     #[test]
     fn without_classes_there_are_no_captions() {
-        let data: Shared = Arc::new(Two(Vec::new()));
-        let pairs = Captioned::by_classes(data, "{}");
+        let pairs = Captioned::by_classes(four(&[]), "{}");
         assert!(!pairs.has_captions() && pairs.captions(0).unwrap().is_empty());
     }
 }

@@ -118,39 +118,17 @@ fn quotas(sizes: &[usize], held: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        dataset::{Dataset, Sample},
-        error::Result,
-        picture::Picture,
-    };
+    use crate::{GeneratedDataset, Sample, picture::Picture};
 
-    /// Images that know their number.
-    struct Labels(Vec<usize>, Vec<String>);
-
-    impl Dataset for Labels {
-        fn classes(&self) -> &[String] {
-            &self.1
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn label(&self, index: usize) -> usize {
-            self.0[index]
-        }
-
-        fn get(&self, index: usize) -> Result<Sample> {
-            let colour = [index as u8, (index >> 8) as u8, 0];
-            Ok(Sample::new(Picture::filled(1, 1, colour), self.0[index]))
-        }
-    }
-
-    /// So many images of every class, one class after the other.
+    /// So many images of every class, one class after the other; an image's color is its number.
     fn data(sizes: &[usize]) -> Shared {
         let labels = sizes.iter().enumerate().flat_map(|(class, size)| vec![class; *size]);
-        let classes = (0..sizes.len()).map(|class| class.to_string()).collect();
-        Arc::new(Labels(labels.collect(), classes))
+        let labels: Vec<usize> = labels.collect();
+        let classes: Vec<String> = (0..sizes.len()).map(|class| class.to_string()).collect();
+        Arc::new(GeneratedDataset::new(&classes, labels.len(), move |index| {
+            let color = [index as u8, (index >> 8) as u8, 0];
+            Ok(Sample::new(Picture::filled(1, 1, color), labels[index]))
+        }))
     }
 
     fn numbers(part: &Shared) -> Vec<usize> {

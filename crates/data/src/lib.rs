@@ -22,6 +22,7 @@ pub mod world;
 mod captioned;
 mod dataset;
 mod error;
+mod generated;
 mod holding_out;
 mod loader;
 mod mask;
@@ -33,6 +34,7 @@ mod targets;
 pub use captioned::Captioned;
 pub use dataset::{Dataset, Sample, Selection, Share, Shared, Split};
 pub use error::{DataError, Result};
+pub use generated::GeneratedDataset;
 pub use holding_out::HoldingOut;
 pub use loader::{
     Batch, Change, Cursor, EvalLoader, MaskedPicture, MaskedPictures, Order, Pixels, TrainLoader,

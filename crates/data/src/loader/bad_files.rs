@@ -93,34 +93,19 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{dataset::Dataset, picture::Picture};
+    use crate::{GeneratedDataset, picture::Picture};
 
     /// Every `nth` sample cannot be read.
-    struct Holes(usize);
-
-    impl Dataset for Holes {
-        fn classes(&self) -> &[String] {
-            &[]
-        }
-
-        fn len(&self) -> usize {
-            10_000
-        }
-
-        fn label(&self, _: usize) -> usize {
-            0
-        }
-
-        fn get(&self, index: usize) -> Result<Sample> {
-            match index.is_multiple_of(self.0) {
-                true => Err(DataError::NotFound(format!("hole {index}"))),
-                false => Ok(Sample::new(Picture::filled(1, 1, [0; 3]), 0)),
-            }
-        }
+    fn holes(nth: usize) -> Shared {
+        let sample = move |index: usize| match index.is_multiple_of(nth) {
+            true => Err(DataError::NotFound(format!("hole {index}"))),
+            false => Ok(Sample::new(Picture::filled(1, 1, [0; 3]), 0)),
+        };
+        Arc::new(GeneratedDataset::new(&[], 10_000, sample))
     }
 
     fn read_all(every: usize, allowed: f64) -> (BadFiles, Result<usize>) {
-        let (data, bad): (Shared, _) = (Arc::new(Holes(every)), BadFiles::new(allowed));
+        let (data, bad) = (holes(every), BadFiles::new(allowed));
         let result = (1..=data.len())
             .try_fold(0, |n, index| Ok(n + usize::from(bad.read(&data, index)?.is_some())));
         (bad, result)
@@ -142,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_bad_file_is_counted_once() {
-        let (data, bad): (Shared, _) = (Arc::new(Holes(7)), BadFiles::new(0.01));
+        let (data, bad) = (holes(7), BadFiles::new(0.01));
         for _ in 0..1000 {
             assert!(bad.read(&data, 7).unwrap().is_none());
         }

@@ -141,7 +141,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        dataset::{Dataset, Sample, Selection, Split},
+        GeneratedDataset,
+        dataset::{Sample, Selection, Split},
         error::DataError,
         targets::Targets,
         world::{Variant, World},
@@ -183,36 +184,23 @@ mod tests {
         assert!(second.iter().all(|value| (value - 0.2).abs() < 1e-6));
     }
 
-    struct Holes(Shared, usize);
-
-    impl Dataset for Holes {
-        fn classes(&self) -> &[String] {
-            self.0.classes()
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn label(&self, index: usize) -> usize {
-            self.0.label(index)
-        }
-
-        fn get(&self, index: usize) -> Result<Sample> {
-            match index < self.1 {
-                true => Err(DataError::NotFound(format!("hole {index}"))),
-                false => self.0.get(index),
-            }
-        }
+    /// The world's samples, of which the first cannot be read.
+    fn with_holes(samples: usize, holes: usize) -> Shared {
+        let world = world(samples);
+        let classes = world.classes().to_vec();
+        Arc::new(GeneratedDataset::new(&classes, samples, move |index| match index < holes {
+            true => Err(DataError::NotFound(format!("hole {index}"))),
+            false => world.get(index),
+        }))
     }
 
     #[test]
     fn unreadable_samples_are_left_out_up_to_a_share() {
-        let mut loader = EvalLoader::new(Arc::new(Holes(world(9), 2)), PIXELS, 2);
+        let mut loader = EvalLoader::new(with_holes(9, 2), PIXELS, 2);
         let batches: Vec<Batch> = loader.by_ref().collect::<Result<_>>().unwrap();
         assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [2, 2, 2, 1]);
         assert_eq!(loader.bad.count(), 2);
-        let broken: Shared = Arc::new(Holes(world(9), 5));
+        let broken = with_holes(9, 5);
         let result: Result<Vec<Batch>> = EvalLoader::new(broken.clone(), PIXELS, 2).collect();
         assert!(matches!(result, Err(DataError::TooManyBad { .. })));
         let tolerant = EvalLoader { bad: BadFiles::new(0.6), ..EvalLoader::new(broken, PIXELS, 2) };
@@ -240,37 +228,23 @@ mod tests {
     }
 
     /// Samples without a caption whose masks are of a size of their own.
-    struct Bare(Shared, Option<usize>);
-
-    impl Dataset for Bare {
-        fn classes(&self) -> &[String] {
-            &[]
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn label(&self, _: usize) -> usize {
-            0
-        }
-
-        fn get(&self, index: usize) -> Result<Sample> {
-            let mask = self.1.map(|pixels| vec![0; pixels]);
-            Ok(Sample { mask, captions: Vec::new(), ..self.0.get(index)? })
-        }
+    fn bare(mask: Option<usize>) -> Shared {
+        Arc::new(GeneratedDataset::new(&[], 3, move |_| {
+            let mask = mask.map(|pixels| vec![0; pixels]);
+            Ok(Sample { mask, ..Sample::new(Picture::filled(16, 16, [0; 3]), 0) })
+        }))
     }
 
     #[test]
     fn what_a_task_needs_and_a_sample_lacks_is_named() {
         let error = |pixels, kind| {
-            let data: Shared = Arc::new(Bare(world(3), pixels));
-            EvalLoader::new(data, PIXELS, 2).with_targets(kind).next().unwrap().unwrap_err()
+            EvalLoader::new(bare(pixels), PIXELS, 2).with_targets(kind).next().unwrap().unwrap_err()
         };
         assert!(error(None, TargetKind::Masks).to_string().contains("sample 0 has no mask"));
         assert!(error(None, TargetKind::Texts).to_string().contains("sample 0 has no caption"));
-        let message = error(Some(7), TargetKind::Masks).to_string();
-        assert!(message.contains("7 pixels") && message.contains("16 × 16"), "{message}");
+        let size = error(Some(7), TargetKind::Masks);
+        let expected = matches!(size, DataError::MaskSize { found: 7, resolution: SQUARE, .. });
+        assert!(expected, "{size}");
         let classes = error(None, TargetKind::default());
         assert!(matches!(classes, DataError::Label { classes: 0, .. }), "{classes}");
     }

@@ -170,9 +170,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        Captioned, HoldingOut, Mixture,
+        Captioned, GeneratedDataset, HoldingOut, Mixture,
         augment::{Augmentation, Crop, Mixing},
-        dataset::{Dataset, Selection, Split},
+        dataset::{Selection, Split},
         loader::Pixels,
         picture::Picture,
         targets::TargetKind,
@@ -212,38 +212,18 @@ mod tests {
     }
 
     /// Labels are indices; some samples cannot be read.
-    struct Numbers {
-        classes: Vec<String>,
-        holes: Vec<usize>,
-        highest: usize,
+    fn numbers(count: usize, holes: &[usize]) -> GeneratedDataset {
+        let classes: Vec<String> = (0..count).map(|i| i.to_string()).collect();
+        let holes = holes.to_vec();
+        GeneratedDataset::new(&classes, count, move |index| match holes.contains(&index) {
+            true => Err(DataError::NotFound(format!("hole {index}"))),
+            false => Ok(Sample::new(Picture::filled(4, 6, [9; 3]), index)),
+        })
+        .with_labels(|index| index)
     }
 
-    impl Numbers {
-        fn shared(count: usize, holes: &[usize], highest: usize) -> Shared {
-            let classes = (0..count).map(|i| i.to_string()).collect();
-            Arc::new(Self { classes, holes: holes.to_vec(), highest })
-        }
-    }
-
-    impl Dataset for Numbers {
-        fn classes(&self) -> &[String] {
-            &self.classes
-        }
-
-        fn len(&self) -> usize {
-            self.classes.len()
-        }
-
-        fn label(&self, index: usize) -> usize {
-            index.min(self.highest)
-        }
-
-        fn get(&self, index: usize) -> Result<Sample> {
-            match self.holes.contains(&index) {
-                true => Err(DataError::NotFound(format!("hole {index}"))),
-                false => Ok(Sample::new(Picture::filled(4, 6, [9; 3]), index.min(self.highest))),
-            }
-        }
+    fn shared_numbers(count: usize, holes: &[usize]) -> Shared {
+        Arc::new(numbers(count, holes))
     }
 
     fn plain(batch: usize) -> TrainOptions {
@@ -308,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_epoch_has_every_sample_once_and_the_next_is_in_another_order() {
-        let data = Numbers::shared(24, &[], usize::MAX);
+        let data = shared_numbers(24, &[]);
         let labels = |from| -> Vec<usize> {
             batches(&data, plain(8), from, 3)
                 .iter()
@@ -339,7 +319,7 @@ mod tests {
         let batch = load(TargetKind::Texts);
         let texts = batch.indices.iter().map(|index| of(index).captions.remove(0)).collect();
         assert_eq!(batch.targets, Targets::Texts(texts));
-        let bare = Numbers::shared(10, &[], usize::MAX);
+        let bare = shared_numbers(10, &[]);
         let options = TrainOptions { targets: TargetKind::Masks, ..plain(8) };
         let mut loader = TrainLoader::new(bare, options, Seed::new(1), Cursor::default()).unwrap();
         let error = loader.next_batch().unwrap_err();
@@ -347,31 +327,17 @@ mod tests {
     }
 
     /// Every image has five captions, which say which they are; the last image has none.
-    struct Five(Shared);
-
-    impl Dataset for Five {
-        fn classes(&self) -> &[String] {
-            &[]
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn label(&self, _: usize) -> usize {
-            0
-        }
-
-        fn get(&self, index: usize) -> Result<Sample> {
-            let most = if index + 1 < self.len() { 5 } else { 0 };
+    fn five_captions(images: usize) -> Shared {
+        Arc::new(GeneratedDataset::new(&[], images, move |index| {
+            let most = if index + 1 < images { 5 } else { 0 };
             let captions = (0..most).map(|n| format!("{index}: {n}")).collect();
-            Ok(Sample { captions, ..self.0.get(index)? })
-        }
+            Ok(Sample { captions, ..Sample::new(Picture::filled(4, 6, [9; 3]), 0) })
+        }))
     }
 
     #[test]
     fn another_caption_is_drawn_every_epoch_and_from_the_seed_alone() {
-        let named: Shared = Arc::new(Five(Numbers::shared(9, &[], usize::MAX)));
+        let named = five_captions(9);
         let data = Selection::spread(&named, 8);
         let with = |workers| TrainOptions { targets: TargetKind::Texts, workers, ..plain(8) };
         let epochs = batches(&data, with(1), 0, 10);
@@ -393,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_mixture_comes_in_its_shares_from_any_cursor() {
-        let named = Captioned::by_classes(Numbers::shared(10, &[3], usize::MAX), "");
+        let named = Captioned::by_classes(shared_numbers(10, &[3]), "");
         let data: Shared = Arc::new(Mixture::new(vec![(named, 3), (world(50), 1)]).unwrap());
         let (most, _) = HoldingOut::default().for_validation(&data, 0.1);
         let with = |workers| TrainOptions { targets: TargetKind::Texts, workers, ..plain(8) };
@@ -411,7 +377,7 @@ mod tests {
 
     #[test]
     fn few_samples_fill_a_batch() {
-        let batch = batches(&Numbers::shared(3, &[], usize::MAX), plain(8), 0, 1).remove(0);
+        let batch = batches(&shared_numbers(3, &[]), plain(8), 0, 1).remove(0);
         assert_eq!(batch.len(), 8);
         for label in 0..3 {
             assert!(batch.labels().contains(&label));
@@ -420,7 +386,7 @@ mod tests {
 
     #[test]
     fn unreadable_samples_are_replaced_the_same_way_every_time() {
-        let data = Numbers::shared(40, &[3, 17], usize::MAX);
+        let data = shared_numbers(40, &[3, 17]);
         let few = batches(&data, plain(8), 0, 15);
         let labels: Vec<usize> = few.iter().flat_map(|batch| batch.labels().to_vec()).collect();
         assert!(!labels.contains(&3) && !labels.contains(&17));
@@ -429,7 +395,7 @@ mod tests {
 
         let all: Vec<usize> = (0..2).collect();
         for (count, holes) in [(2, all), (40, (0..10).collect())] {
-            let data = Numbers::shared(count, &holes, usize::MAX);
+            let data = shared_numbers(count, &holes);
             let mut loader =
                 TrainLoader::new(data, plain(8), Seed::new(1), Cursor::default()).unwrap();
             let error = (0..20).find_map(|_| loader.next_batch().err()).unwrap();
@@ -438,30 +404,9 @@ mod tests {
         }
     }
 
-    /// The last of nine classes has a label of its own beyond them.
-    struct Beyond(Shared);
-
-    impl Dataset for Beyond {
-        fn classes(&self) -> &[String] {
-            &self.0.classes()[..self.0.len() - 1]
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn label(&self, index: usize) -> usize {
-            self.0.label(index)
-        }
-
-        fn get(&self, index: usize) -> Result<Sample> {
-            self.0.get(index)
-        }
-    }
-
     #[test]
     fn what_cannot_work_is_refused() {
-        let data = Numbers::shared(10, &[], usize::MAX);
+        let data = shared_numbers(10, &[]);
         let refused = |options| {
             TrainLoader::new(data.clone(), options, Seed::new(1), Cursor::default()).is_err()
         };
@@ -477,12 +422,44 @@ mod tests {
         assert!(refused(TrainOptions { pixels, ..plain(8) }));
         let pixels = Pixels { deviation: [0.0; 3], ..PIXELS };
         assert!(refused(TrainOptions { pixels, ..plain(8) }));
-        let none = Numbers::shared(0, &[], 0);
+        let none = shared_numbers(0, &[]);
         assert!(TrainLoader::new(none, plain(8), Seed::new(1), Cursor::default()).is_err());
-        let beyond: Shared = Arc::new(Beyond(data.clone()));
+        // The last of ten samples has a label beyond the nine classes.
+        let sample = |index| Ok(Sample::new(Picture::filled(4, 6, [9; 3]), index));
+        let beyond: Shared = Arc::new(GeneratedDataset::new(&data.classes()[1..], 10, sample));
         let mut loader =
             TrainLoader::new(beyond, plain(10), Seed::new(1), Cursor::default()).unwrap();
         let error = loader.next_batch().unwrap_err();
         assert!(matches!(error, DataError::Label { label: 9, classes: 9, .. }), "{error}");
+    }
+
+    #[test]
+    fn panicking_dataset_reports_lost_worker() {
+        let data: Shared = Arc::new(GeneratedDataset::new(&[], 8, |_| panic!("on purpose")));
+        for workers in [1, 2] {
+            let options = TrainOptions { workers, ..plain(8) };
+            let mut loader =
+                TrainLoader::new(data.clone(), options, Seed::new(1), Cursor::default()).unwrap();
+            for _ in 0..3 {
+                let error = loader.next_batch().unwrap_err();
+                assert!(matches!(error, DataError::WorkerLost), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn mask_of_another_size_is_refused() {
+        let sample = |_| {
+            let picture = Picture::filled(4, 6, [9; 3]);
+            Ok(Sample { mask: Some(vec![0; 23]), ..Sample::new(picture, 0) })
+        };
+        let data: Shared = Arc::new(GeneratedDataset::new(&[], 1, sample));
+        let options = TrainOptions { targets: TargetKind::Masks, ..plain(1) };
+        let mut loader = TrainLoader::new(data, options, Seed::new(1), Cursor::default()).unwrap();
+        let error = loader.next_batch().unwrap_err();
+        let DataError::MaskSize { index: 0, found: 23, resolution } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(resolution, Resolution::new(6, 4));
     }
 }
