@@ -222,6 +222,104 @@ mod tests {
         }
     }
 
+    /// A gray image of 12,288 values.
+    fn gray(value: f32) -> Canvas {
+        Canvas { width: 64, height: 64, values: vec![[value; 3]; 64 * 64] }
+    }
+
+    /// Mean and variance.
+    fn moments<'a>(values: impl Iterator<Item = &'a f32> + Clone) -> (f64, f64) {
+        let count = values.clone().count() as f64;
+        let mean = values.clone().map(|v| f64::from(*v)).sum::<f64>() / count;
+        let squares = values.map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>();
+        (mean, squares / count)
+    }
+
+    /// Steps of CIFAR-10-C, then of ImageNet-C.
+    #[test]
+    fn gaussian_noise_has_published_deviations() {
+        for (small, deviations) in
+            [(true, [0.04, 0.06, 0.08, 0.09, 0.10]), (false, [0.08, 0.12, 0.18, 0.26, 0.38])]
+        {
+            for (step, expected) in deviations.into_iter().enumerate() {
+                let noisy = noise::gaussian(gray(0.5), step, small, &mut Seed::new(7).rng());
+                let (mean, variance) = moments(noisy.values.iter().flatten());
+                let found = variance.sqrt();
+                assert!((found / expected - 1.0).abs() < 0.03, "{found}, expected {expected}");
+                assert!((mean - 0.5).abs() < 0.03 * expected, "{mean}");
+            }
+        }
+    }
+
+    /// Steps of CIFAR-10-C, then of ImageNet-C.
+    #[test]
+    fn shot_noise_variance_is_value_per_published_photons() {
+        for (small, photons) in
+            [(true, [500.0, 250.0, 100.0, 75.0, 50.0]), (false, [60.0, 25.0, 12.0, 5.0, 3.0])]
+        {
+            for (step, photons) in photons.into_iter().enumerate() {
+                for value in [0.2, 0.8] {
+                    let canvas = gray(value);
+                    let noisy = noise::shot(canvas, step, small, &mut Seed::new(7).rng());
+                    let (mean, found) = moments(noisy.values.iter().flatten());
+                    let value = f64::from(value);
+                    let expected = value / photons;
+                    assert!((found / expected - 1.0).abs() < 0.06, "{found}, expected {expected}");
+                    assert!((mean - value).abs() < 0.04 * expected.sqrt(), "{mean} for {value}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn noise_steps_change_above_64_pixels() {
+        for (side, deviation, photons) in [(64, 0.04, 500.0), (65, 0.08, 60.0)] {
+            let picture = Picture::filled(side, side + 9, [128; 3]);
+            let variance = |corruption: Corruption| {
+                let canvas = Canvas::new(&corruption.apply(&picture, 1, Seed::new(7)));
+                moments(canvas.values.iter().flatten()).1
+            };
+            let gaussian = variance(Corruption::GaussianNoise).sqrt();
+            assert!((gaussian / deviation - 1.0).abs() < 0.03, "{gaussian}, expected {deviation}");
+            let (shot, expected) = (variance(Corruption::ShotNoise), 128.0 / 255.0 / photons);
+            assert!((shot / expected - 1.0).abs() < 0.06, "{shot}, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn impulse_noise_replaces_its_fraction_by_black_and_white_equally() {
+        for (step, expected) in [0.01, 0.03, 0.06, 0.10, 0.17].into_iter().enumerate() {
+            let noisy = noise::impulse(gray(0.5), step, &mut Seed::new(7).rng());
+            let share = |value: f32| {
+                let values = noisy.values.iter().flatten();
+                values.filter(|v| **v == value).count() as f64 / (64 * 64 * 3) as f64
+            };
+            let (black, white, kept) = (share(0.0), share(1.0), share(0.5));
+            assert_eq!(black + white + kept, 1.0);
+            for half in [black, white] {
+                // Four standard deviations of such a share.
+                assert!((half - expected / 2.0).abs() < 4.0 * (expected / 2.0 / 12_288.0).sqrt());
+            }
+        }
+    }
+
+    /// `(x − mean) · c + mean` with the steps of CIFAR-10-C and the mean `[100, 100, 155]`.
+    #[test]
+    fn contrast_scales_around_channel_means() {
+        let picture = Picture { width: 2, height: 1, pixels: vec![0, 100, 255, 200, 100, 55] };
+        let expected = [
+            [25, 100, 230, 175, 100, 80],
+            [50, 100, 205, 150, 100, 105],
+            [60, 100, 195, 140, 100, 115],
+            [70, 100, 185, 130, 100, 125],
+            [85, 100, 170, 115, 100, 140],
+        ];
+        for (severity, pixels) in (1..).zip(expected) {
+            let changed = Corruption::Contrast.apply(&picture, severity, Seed::new(1));
+            assert_eq!(changed.pixels, pixels, "severity {severity}");
+        }
+    }
+
     #[test]
     fn any_shape_of_image_can_be_corrupted() {
         for (width, height) in [(1, 1), (1, 7), (50, 20), (224, 100)] {

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use omma_base::{Resolution, Seed, checksum};
 use omma_data::{
-    Batch, Cursor, Dataset, EvalLoader, HoldingOut, Pixels, Result, Sample, Shared, Split,
-    TargetKind, Targets, TrainLoader, TrainOptions,
+    Batch, Cursor, Dataset, EvalLoader, GeneratedDataset, HoldingOut, Pixels, Result, Sample,
+    Shared, Split, TargetKind, Targets, TrainLoader, TrainOptions,
     augment::{Augmentation, Crop, Mixing},
+    corrupt::{Corruption, SEVERITIES},
     world::{Variant, World},
 };
 
@@ -21,34 +22,15 @@ fn world(side: usize) -> World {
 }
 
 /// Scenes of many shapes, one of them so narrow that no random part of it has a usual aspect.
-struct Shapes {
-    world: World,
-    sides: [(usize, usize); 6],
-}
-
-impl Dataset for Shapes {
-    fn classes(&self) -> &[String] {
-        self.world.classes()
-    }
-
-    fn len(&self) -> usize {
-        self.world.len()
-    }
-
-    fn label(&self, index: usize) -> usize {
-        self.world.label(index)
-    }
-
-    fn get(&self, index: usize) -> Result<Sample> {
-        let sample = self.world.get(index)?;
-        let (width, height) = self.sides[index % self.sides.len()];
-        Ok(Sample::new(sample.picture.resized(Resolution::new(height, width)), sample.label))
-    }
-}
-
 fn shapes() -> Shared {
     let sides = [(SIDE, SIDE), (20, 20), (40, 30), (30, 41), (90, 7), (64, 64)];
-    Arc::new(Shapes { world: world(SIDE), sides })
+    let world = world(SIDE);
+    let (classes, len) = (world.classes().to_vec(), world.len());
+    Arc::new(GeneratedDataset::new(&classes, len, move |index| {
+        let sample = world.get(index)?;
+        let (width, height) = sides[index % sides.len()];
+        Ok(Sample::new(sample.picture.resized(Resolution::new(height, width)), sample.label))
+    }))
 }
 
 fn pixels() -> Pixels {
@@ -188,4 +170,40 @@ fn held_out_images_are_what_they_were() {
         .map(|way| [sum(&way.for_testing(&world).1), sum(&way.for_validation(&world, 0.02).1)])
         .collect();
     assert_eq!(found, [["b5ccc790", "0f074474"], ["f830d858", "f830d858"]]);
+}
+
+/// Every row: the corruption, severities 1 to 5 at 32 px, and severity 5 at 96 px.
+#[test]
+fn corruptions_match_pinned_checksums() {
+    let [small, large] = [32, 96].map(|side| world(side).get(3).unwrap().picture);
+    let sum = |corruption: Corruption, picture, severity| {
+        checksum(corruption.apply(picture, severity, Seed::new(11)).pixels)
+    };
+    let row = |corruption: Corruption| {
+        let mut sums: Vec<String> =
+            (1..=SEVERITIES).map(|severity| sum(corruption, &small, severity)).collect();
+        sums.push(sum(corruption, &large, SEVERITIES));
+        format!("{} {}", corruption.name(), sums.join(" "))
+    };
+    let found: Vec<String> = Corruption::ALL.into_iter().map(row).collect();
+    assert_eq!(
+        found,
+        [
+            "gaussian_noise 16d68f64 142f1fac 98d13d3f 24d32941 bd44065f 76156dc5",
+            "shot_noise de5b4f80 43865914 48e2fc92 adda1808 2b338777 731d0ac9",
+            "impulse_noise 34a5befa d9d5cf33 0b9c53da 0854ebf8 59ab7ef6 895ac05f",
+            "defocus_blur 37066e6c 9a630b62 6982aed4 aeb78a5e a998cc2c a0092b68",
+            "glass_blur 50f18d95 79ff09d6 185ebea5 10a4e545 4a2b9fb5 9ebc0220",
+            "motion_blur 9577cc96 43ee5da1 1afc7534 15ca6fb9 234d6142 70268b45",
+            "zoom_blur 231412df 59be6da9 36ac5b42 18866e60 646c9526 0fb25e46",
+            "snow b60ae744 ef0f3ee7 d9d7c5b6 2688337f 63fd8375 9d680091",
+            "frost 04d02eda b8b32811 58aaf101 ea2602d0 56836074 c8ed9d66",
+            "fog aef87adf eb5c0bfc 5f7d5146 0a4413c9 5666b638 d5dacdf7",
+            "brightness cf24c313 f6136715 a4fa6e33 17c55cca 0da1b7d1 51a320c7",
+            "contrast 81bb8420 6deb40d5 a9983ab6 7336567a de75fce1 682a8c7a",
+            "elastic_transform b65ce052 8548df92 0a609813 d1c09d40 dc23f470 01513bbd",
+            "pixelate c3d24e01 b308877b 3b2b0002 ec0b7b48 b98437b9 2b65ac5d",
+            "jpeg_compression 30cb7d4e 2e40a604 dce9d34b 4bcd9c45 42f2efed f692d6f2"
+        ]
+    );
 }
