@@ -338,6 +338,26 @@ mod tests {
     }
 
     #[test]
+    fn cmyk_black_ink_darkens_all_colors() {
+        // The stored values are 253 for no ink, 3 for all of it, and 64 for three quarters.
+        let (none, full, most) = (1000, -1000, -512);
+        for (inks, expected) in [
+            ([none, none, none, none], [251, 251, 251]),
+            ([none, none, none, most], [63, 63, 63]),
+            ([none, none, none, full], [3, 3, 3]),
+            ([full, none, most, none], [3, 251, 63]),
+            ([full, none, most, full], [0, 3, 1]),
+            ([full, full, full, none], [3, 3, 3]),
+        ] {
+            let picture = decoded(&cmyk_jpeg(inks)).unwrap();
+            let found = picture.at(3, 5);
+            let off = (0..3).map(|c| found[c].abs_diff(expected[c])).max();
+            assert!(off <= Some(1), "{inks:?}: {found:?}, expected {expected:?}");
+            assert_eq!(picture, Picture::filled(8, 8, found));
+        }
+    }
+
+    #[test]
     fn what_is_no_image_says_so() {
         for bytes in [&b""[..], b"hello, I am text", &[0xff, 0xd8, 0xff, 0xe0, 1, 2, 3]] {
             let message = decoded(bytes).unwrap_err().to_string();
