@@ -90,32 +90,88 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn labels_are_mixed_like_pixels() {
-        let infinite = f64::INFINITY;
-        for (mixup, cutmix) in [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0), (1e-300, 0.0), (infinite, 0.0)]
-        {
-            let mixing = Mixing { mixup, cutmix };
-            for seed in 0..20 {
-                let resolution = Resolution::new(6, 10);
-                // Images of one colour, which is their label.
-                let mut pixels: Vec<f32> =
-                    [0.0, 1.0].iter().flat_map(|c| vec![*c; 6 * 10 * 3]).collect();
-                let mut targets = vec![1.0, 0.0, 0.0, 1.0];
-                mix(
-                    &mixing,
-                    &mut pixels,
-                    &mut targets,
-                    (resolution, 2),
-                    &mut Seed::new(seed).rng(),
-                );
-                for image in 0..2 {
-                    let mean = pixels[image * 180..(image + 1) * 180].iter().sum::<f32>() / 180.0;
-                    assert!((mean - targets[image * 2 + 1]).abs() < 1e-5);
-                    let sum: f32 = targets[image * 2..image * 2 + 2].iter().sum();
-                    assert!((sum - 1.0).abs() < 1e-6);
-                }
-            }
+    const HEIGHT: usize = 6;
+    const WIDTH: usize = 10;
+
+    /// Mixes a black image of class 0 with a white one of class 1. Returns the black one's pixels
+    /// and its share of white, or `None` if nothing changed, as if every image is its own partner.
+    fn black_with_white(mixing: Mixing, seed: u64) -> Option<(Vec<f32>, f32)> {
+        let size = HEIGHT * WIDTH * 3;
+        let mut pixels = [vec![0.0; size], vec![1.0; size]].concat();
+        let mut targets = vec![1.0, 0.0, 0.0, 1.0];
+        let shape = (Resolution::new(HEIGHT, WIDTH), 2);
+        mix(&mixing, &mut pixels, &mut targets, shape, &mut Seed::new(seed).rng());
+        let (black, white) = pixels.split_at(size);
+        if targets == [1.0, 0.0, 0.0, 1.0] {
+            assert!(black.iter().all(|v| *v == 0.0) && white.iter().all(|v| *v == 1.0));
+            return None;
         }
+        // Both images are mixed alike, and every target is a distribution.
+        assert!(black.iter().zip(white).all(|(a, b)| (a + b - 1.0).abs() < 1e-6));
+        let [own, share, other, kept] = targets[..] else { panic!("{targets:?}") };
+        assert!((own + share - 1.0).abs() < 1e-6 && (other - share).abs() < 1e-6);
+        assert!((kept - own).abs() < 1e-6);
+        Some((black.to_vec(), share))
+    }
+
+    fn all_mixed(mixing: Mixing, seeds: u64) -> Vec<(Vec<f32>, f32)> {
+        (0..seeds).filter_map(|seed| black_with_white(mixing, seed)).collect()
+    }
+
+    /// The rectangle of white pixels, as columns and rows.
+    fn white_rectangle(pixels: &[f32]) -> Option<[std::ops::RangeInclusive<usize>; 2]> {
+        let places = || (0..HEIGHT * WIDTH).filter(|place| pixels[3 * place] == 1.0);
+        let columns = places().map(|p| p % WIDTH).min()?..=places().map(|p| p % WIDTH).max()?;
+        let rows = places().min()? / WIDTH..=places().max()? / WIDTH;
+        Some([columns, rows])
+    }
+
+    #[test]
+    fn mixup_blends_all_pixels_by_a_beta_weight() {
+        let mixed = all_mixed(Mixing { mixup: 0.8, cutmix: 0.0 }, 800);
+        assert!((350..450).contains(&mixed.len()), "two images are partners in half the batches");
+        for (pixels, share) in &mixed {
+            assert!(pixels.iter().all(|value| (value - share).abs() < 1e-6));
+        }
+        let count = mixed.len() as f32;
+        let mean = mixed.iter().map(|(_, share)| share).sum::<f32>() / count;
+        let squares = mixed.iter().map(|(_, share)| (share - mean).powi(2)).sum::<f32>();
+        // Beta(α, α) has the variance 1 / (4 (2 α + 1)).
+        assert!((mean - 0.5).abs() < 0.05, "{mean}");
+        assert!((squares / count - 1.0 / 10.4).abs() < 0.015, "{}", squares / count);
+    }
+
+    #[test]
+    fn mixup_of_extreme_alpha_keeps_one_image_or_halves_both() {
+        for (_, share) in all_mixed(Mixing { mixup: 1e-300, cutmix: 0.0 }, 200) {
+            assert!(share.min(1.0 - share) < 1e-3, "{share}");
+        }
+        for (_, share) in all_mixed(Mixing { mixup: f64::INFINITY, cutmix: 0.0 }, 100) {
+            assert!((share - 0.5).abs() < 0.1, "{share}");
+        }
+    }
+
+    #[test]
+    fn cutmix_pastes_a_rectangle_and_labels_by_its_area() {
+        let mixed = all_mixed(Mixing { mixup: 0.0, cutmix: 1.0 }, 200);
+        for (pixels, share) in &mixed {
+            let [columns, rows] = white_rectangle(pixels).expect("the target was mixed");
+            for (place, pixel) in pixels.chunks_exact(3).enumerate() {
+                let inside = columns.contains(&(place % WIDTH)) && rows.contains(&(place / WIDTH));
+                assert_eq!(pixel, [f32::from(u8::from(inside)); 3]);
+            }
+            let area = columns.count() * rows.count();
+            assert!((share - area as f32 / (HEIGHT * WIDTH) as f32).abs() < 1e-6);
+        }
+        let share_of = |test: fn(f32) -> bool| mixed.iter().filter(|(_, s)| test(*s)).count();
+        assert!(share_of(|share| share < 0.1) > 5 && share_of(|share| share > 0.4) > 5);
+    }
+
+    #[test]
+    fn mixup_and_cutmix_together_alternate() {
+        let mixed = all_mixed(Mixing { mixup: 0.8, cutmix: 1.0 }, 200);
+        let cut = mixed.iter().filter(|(pixels, _)| pixels.iter().all(|v| v.fract() == 0.0));
+        let cut = cut.count() as f64 / mixed.len() as f64;
+        assert!((cut - 0.5).abs() < 0.15, "{cut} of all batches are cut");
     }
 }
