@@ -3,7 +3,8 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_routing::{
     Affinity, Allocation, Capacity, CombineWeights, Context, Grouping, Layout, Loss, LossTerm,
-    Order, Pool, Pruning, Rounding, RouterConfig, RoutingError, Scope, Seed, Sinkhorn, TokenChoice,
+    Order, Pool, Pruning, Rounding, RouterConfig, RoutingError, Scope, Seed, Sequences, Sinkhorn,
+    TokenChoice,
 };
 
 fn tokens(rows: usize, width: usize, value: f32) -> Tensor<2> {
@@ -220,4 +221,26 @@ fn a_capacity_of_zero_is_an_error_in_training_alone() {
     let context = Context::inference(Layout::new(1, 3));
     let routing = router.route(tokens(3, 4, 1.0), &context).unwrap();
     assert_eq!(routing.statistics().load, vec![1; 8]);
+}
+
+#[test]
+fn gate_matrix_beyond_index_range_is_refused() {
+    let (experts, rows) = (1 << 15, 1 << 16);
+    let router = dropless(experts, 1).init_with(tokens(1, experts, 0.0)).unwrap();
+    let context = Context::inference(Layout::new(rows, 1));
+    let error = router.route(tokens(rows, 1, 1.0), &context).unwrap_err();
+    assert_eq!(error, RoutingError::TooLarge { tokens: rows, columns: experts });
+}
+
+#[test]
+fn soft_routing_and_image_decisions_refuse_several_kinds() {
+    let kinds = [(2, 3), (3, 2)].map(|(count, tokens)| Sequences { count, tokens, modality: None });
+    let context = Context::inference(Layout::of(kinds.to_vec()));
+    let image = RouterConfig { scope: Scope::Image { decided_by: 0 }, ..dropless(4, 1) };
+    for (config, what) in
+        [(RouterConfig::soft(4, 1), "soft routing"), (image, "one decision per image")]
+    {
+        let error = route(config, tokens(12, 4, 1.0), &context).unwrap_err();
+        assert_eq!(error, RoutingError::SeveralKinds { what, kinds: 2 });
+    }
 }
