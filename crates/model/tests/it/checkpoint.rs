@@ -5,9 +5,9 @@ use std::{fs, path::Path};
 use burn::tensor::Device;
 use omma_base::Seed;
 use omma_model::{
-    ModelError, VisionTransformer, apply_settings,
+    Mode, ModelError, VisionTransformer, apply_settings,
     checkpoint::{CONFIG, WEIGHTS, load, save, summary},
-    parameter_values, preset,
+    open_tensors, parameter_values, preset,
 };
 
 fn model(settings: &[&str]) -> VisionTransformer {
@@ -182,4 +182,72 @@ fn names_of_parameters_do_not_change() {
         blocks.1.feed_forward.shared.down_bias blocks.1.scale2 norm.gamma norm.beta head.weight \
         head.bias";
     assert_eq!(names.join(" "), expected.split_whitespace().collect::<Vec<_>>().join(" "));
+}
+
+#[test]
+fn tensor_without_parameter_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(WEIGHTS);
+    save(&model(&[]), folder.path()).unwrap();
+    let bytes = fs::read(&file).unwrap();
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut views = tensors.tensors();
+    views.push(("blocks.9.other".to_owned(), tensors.tensor("norm.gamma").unwrap()));
+    safetensors::tensor::serialize_to_file(views, metadata.metadata().clone(), &file).unwrap();
+    let error = read(folder.path()).unwrap_err();
+    let expected = matches!(
+        &error,
+        ModelError::UnusedTensors { tensors, .. } if *tensors == ["blocks.9.other"]
+    );
+    assert!(expected && error.is_damage(), "{error}");
+}
+
+#[test]
+fn tensor_of_integers_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.safetensors");
+    let numbers = [1_u8; 16];
+    let view =
+        safetensors::tensor::TensorView::new(safetensors::Dtype::I64, vec![2], &numbers).unwrap();
+    safetensors::tensor::serialize_to_file([("steps", view)], None, &file).unwrap();
+    let error = open_tensors(&file).unwrap().read("steps").unwrap_err();
+    let expected = matches!(
+        &error,
+        ModelError::TensorType { tensor, dtype, .. } if tensor == "steps" && dtype == "I64"
+    );
+    assert!(expected && error.is_damage(), "{error}");
+}
+
+#[test]
+fn model_beyond_memory_is_refused() {
+    let settings = ["width=65536", "mlp=262144", "heads=64", "depth=200"];
+    let config = apply_settings(&preset("vit-tiny").unwrap(), &settings).unwrap();
+    let error = config.check_memory().unwrap_err();
+    let ModelError::Memory { parameters, needed, available } = error else { panic!("{error}") };
+    // Every block has 12 matrices of the width squared.
+    assert!(parameters > 200 * 12 * (1 << 32) && needed > available);
+    assert!((needed - parameters as f64 * 4.0 / f64::from(1 << 30)).abs() < 1.0, "{needed}");
+}
+
+#[test]
+fn tokens_beyond_the_vocabulary_are_refused() {
+    let small = ["resolution=16", "patch=8", "width=16", "depth=2", "heads=2", "mlp=32"];
+    let text = ["moe.experts=4", "embedding=12", "text.vocabulary=40", "text.length=4"];
+    let config = apply_settings(&preset("limoe-tiny").unwrap(), &[&small[..], &text].concat());
+    let device = Device::flex();
+    let model = config.unwrap().init(Seed::new(0), &device).unwrap();
+    let embed = |last| {
+        let ids = omma_model::text_tensor(vec![1, 2, 3, last], 4, &device);
+        model.embed_texts(ids, &Mode::Inference).map(|found| found.embeddings.dims())
+    };
+    assert_eq!(embed(39).unwrap(), [1, 12]);
+    for unknown in [40, -1] {
+        let error = embed(unknown).unwrap_err();
+        let expected = matches!(
+            error,
+            ModelError::UnknownToken { token, vocabulary: 40 } if token == unknown
+        );
+        assert!(expected, "{error}");
+    }
 }
