@@ -2,7 +2,7 @@
 //!
 //! A target begins with files that are right, takes them apart ([`container`]), changes the parts
 //! ([`mutation`]), puts them together again with the checksums and lengths that belong to them, and hands the
-//! result to a parser. The parser may refuse it. It may not panic, abort, take longer than
+//! result to a parser. The parser must accept the files that are right; it may refuse the others. It may not panic, abort, take longer than
 //! [`SLOWEST`] or hold more than [`MOST_MEMORY`].
 //!
 //! `cargo test --workspace` tries a few hundred inputs per target; as many as one likes:
@@ -48,14 +48,41 @@ pub struct Target<'a> {
     pub cases: u32,
 }
 
+/// Whether a parser accepted a file.
+pub trait ParserOutcome {
+    /// Returns whether the file was accepted.
+    fn is_accepted(&self) -> bool;
+}
+
+impl ParserOutcome for bool {
+    fn is_accepted(&self) -> bool {
+        *self
+    }
+}
+
+/// Opts out: a parser that returns nothing may refuse every seed.
+impl ParserOutcome for () {
+    fn is_accepted(&self) -> bool {
+        true
+    }
+}
+
 impl Target<'_> {
-    /// Tries the parser, which gets the path of a file.
-    pub fn run(&self, parser: impl Fn(&Path)) {
+    /// Tries the parser, which gets the path of a file and returns whether it accepts it.
+    ///
+    /// # Panics
+    ///
+    /// If the parser refuses a seed as it is, or if it fails on a changed one.
+    pub fn run<T: ParserOutcome>(&self, parser: impl Fn(&Path) -> T) {
         let _alone = watch::alone();
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::tempdir_in(folder).expect("a folder for inputs");
         let file = folder.path().join(self.name);
+        for (number, seed) in self.seeds.iter().enumerate() {
+            fs::write(&file, seed).expect("inputs can be written");
+            assert!(parser(&file).is_accepted(), "{}: seed {number} is refused", self.name);
+        }
         let mut config = Config { failure_persistence: None, ..Config::default() };
         if std::env::var_os("PROPTEST_CASES").is_none() {
             config.cases = self.cases;
@@ -68,8 +95,8 @@ impl Target<'_> {
             let watched = watch::begin(&file);
             let outcome = catch_unwind(AssertUnwindSafe(|| parser(&file)));
             match (outcome, watched.end()) {
-                (Ok(()), Ok(())) => Ok(()),
-                (Ok(()), Err(why)) => {
+                (Ok(_), Ok(())) => Ok(()),
+                (Ok(_), Err(why)) => {
                     Err(TestCaseError::fail(format!("{why}: {}", kept().display())))
                 }
                 (Err(_), _) => Err(TestCaseError::fail(format!("it panics: {}", kept().display()))),
@@ -99,4 +126,24 @@ fn keep(file: &Path, name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(name);
     let _ = fs::write(&path, bytes);
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target() -> Target<'static> {
+        Target { name: "x", seeds: vec![b"right".to_vec()], containers: &[], cases: 1 }
+    }
+
+    #[test]
+    #[should_panic(expected = "x: seed 0 is refused")]
+    fn parser_that_refuses_every_file_fails() {
+        target().run(|_| false);
+    }
+
+    #[test]
+    fn parser_may_refuse_changed_seeds() {
+        target().run(|path| fs::read(path).unwrap() == b"right");
+    }
 }

@@ -1,12 +1,12 @@
 //! Data sets and images.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use image::{DynamicImage, ImageFormat, RgbImage};
 use omma_base::Resolution;
 use omma_data::{
-    Dataset, Picture, Split,
+    Dataset, Picture, Shared, Split,
     formats::{
         Cifar, CifarKind, Columns, CorruptedSet, DataSpec, Idx, ImageTable, WebDataset, open,
     },
@@ -49,22 +49,24 @@ fn images() {
     let containers = [Container::PngChunks, Container::PngChunks];
     let target = Target { name: "x.png", seeds, containers: &containers, cases: 1500 };
     target.run(|path| {
-        if let Ok(picture) = Picture::open(path) {
-            assert_eq!(picture.pixels.len(), picture.width * picture.height * 3);
-            let _ = picture.centre_crop(Resolution::new(8, 11), 1.0);
-        }
+        let Ok(picture) = Picture::open(path) else { return false };
+        assert_eq!(picture.pixels.len(), picture.width * picture.height * 3);
+        let _ = picture.centre_crop(Resolution::new(8, 11), 1.0);
+        true
     });
 }
 
-/// Reads the first samples of a data set.
-fn look(data: &dyn Dataset) {
-    for index in 0..data.len().min(4) {
+/// Reads the first samples of a data set; returns whether there are any and all can be read.
+fn look(data: &dyn Dataset) -> bool {
+    let read = |index| {
         let _ = data.label(index);
-        if let Ok(sample) = data.get(index) {
-            assert!(sample.label < data.classes().len().max(1));
-            assert_eq!(sample.captions, data.captions(index).unwrap());
-        }
-    }
+        let Ok(sample) = data.get(index) else { return false };
+        assert!(sample.label < data.classes().len().max(1));
+        assert_eq!(sample.captions, data.captions(index).unwrap());
+        true
+    };
+    let first = 0..data.len().min(4);
+    first.len() > 0 && first.map(read).filter(|read| !read).count() == 0
 }
 
 fn idx(sizes: &[u32], data: &[u8]) -> Vec<u8> {
@@ -81,9 +83,7 @@ fn idx_images() {
     let target = Target { name: "images", seeds, containers: &[Container::Gzip], cases: 1500 };
     target.run(|path| {
         let labels = beside(path, "labels", &labels);
-        if let Ok(data) = Idx::read(path, &labels) {
-            look(&data);
-        }
+        Idx::read(path, &labels).is_ok_and(|data| look(&data))
     });
 }
 
@@ -94,9 +94,7 @@ fn idx_labels() {
     let target = Target { name: "labels", seeds, containers: &[Container::Gzip], cases: 1500 };
     target.run(|path| {
         let images = beside(path, "images", &images);
-        if let Ok(data) = Idx::read(&images, path) {
-            look(&data);
-        }
+        Idx::read(&images, path).is_ok_and(|data| look(&data))
     });
 }
 
@@ -106,14 +104,9 @@ fn cifar() {
     let seeds = vec![records.clone(), gzip(&records), vec![1; 3074 * 2]];
     let target = Target { name: "x.bin", seeds, containers: &[Container::Gzip], cases: 1000 };
     target.run(|path| {
-        for kind in [CifarKind::Ten, CifarKind::Hundred] {
-            if let Ok(data) = Cifar::read(kind, &[path.to_owned()], Vec::new()) {
-                look(&data);
-            }
-        }
-        if let Ok(data) = Cifar::file(path) {
-            look(&data);
-        }
+        let read = |kind| Cifar::read(kind, &[path.to_owned()], Vec::new());
+        let kinds = [read(CifarKind::Ten), read(CifarKind::Hundred), Cifar::file(path)];
+        kinds.into_iter().flatten().filter(|data| look(data)).count() > 0
     });
 }
 
@@ -123,27 +116,27 @@ fn npy(dtype: &str, shape: &str, values: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\0", &length[..], text.as_bytes(), values].concat()
 }
 
-/// All severities of everything in the folder of a file.
-fn look_at_corruptions(path: &Path) {
+/// Reads all severities of everything in the folder of a file; returns whether all can be read.
+fn look_at_corruptions(path: &Path) -> bool {
     let classes: Vec<String> = (0..10).map(|class| class.to_string()).collect();
     let folder = path.parent().expect("a file is in a folder");
-    if let Ok(set) = CorruptedSet::open(folder, &classes) {
-        for name in set.names() {
-            (1..=5).for_each(|severity| look(set.images(name, severity).unwrap().as_ref()));
-        }
-    }
+    let Ok(set) = CorruptedSet::open(folder, &classes) else { return false };
+    let sets = set.names().iter().flat_map(|name| (1..=5).map(move |severity| (name, severity)));
+    let read = sets.map(|(name, severity)| look(set.images(name, severity).unwrap().as_ref()));
+    let read: Vec<bool> = read.collect();
+    !read.is_empty() && read.iter().all(|read| *read)
 }
 
 #[test]
 fn corrupted_images() {
     let images = npy("|u1", "(10, 2, 3, 3)", &[7; 180]);
-    let seeds = vec![images.clone(), gzip(&images), npy("|u1", "(5, 1, 1, 3)", &[9; 15])];
+    let seeds = vec![images.clone(), gzip(&images), npy("|u1", "(10, 1, 1, 3)", &[9; 30])];
     let containers = [Container::NpyHead, Container::NpyHead, Container::Gzip];
     let target = Target { name: "fog.npy", seeds, containers: &containers, cases: 1500 };
     let labels = npy("|u1", "(10,)", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     target.run(|path| {
         beside(path, "labels.npy", &labels);
-        look_at_corruptions(path);
+        look_at_corruptions(path)
     });
 }
 
@@ -156,7 +149,7 @@ fn corrupted_labels() {
     let images = npy("|u1", "(10, 2, 3, 3)", &[7; 180]);
     target.run(|path| {
         beside(path, "fog.npy", &images);
-        look_at_corruptions(path);
+        look_at_corruptions(path)
     });
 }
 
@@ -165,25 +158,30 @@ fn csv() {
     let seeds = [
         "path,label\na.png,cat\nb.png,dog\n",
         "\u{feff}Label,extra,PATH,caption\r\ndog,1,\"a, b.png\",\"small, \"\"dark\"\"\"\r\n",
-        "image\ttext\na.png\tone, two\n",
         "filename,class\na.png,0\nb.png,7\n",
         "x.csv,cat\nx.csv,dog\n",
         "photo,kind,2\nx.csv,3,a\n",
         "x.csv,0,a dog runs\nx.csv,1,\"a cat, asleep\"\n",
     ];
-    let seeds = seeds.map(|text| text.as_bytes().to_vec()).into();
-    let target = Target { name: "x.csv", seeds, containers: &[], cases: 1500 };
-    target.run(|path| {
-        if let Ok(data) = ImageTable::csv(path) {
-            look(&data);
-        }
+    fuzz_table("x.csv", &seeds, 1200);
+}
+
+#[test]
+fn tsv() {
+    fuzz_table("x.tsv", &["image\ttext\na.png\tone, two\n", "x.tsv\t2\tdog\n"], 300);
+}
+
+fn fuzz_table(name: &str, seeds: &[&str], cases: u32) {
+    let seeds = seeds.iter().map(|text| text.as_bytes().to_vec()).collect();
+    Target { name, seeds, containers: &[], cases }.run(|path| {
+        let mut found: Vec<Shared> = Vec::new();
+        found.extend(ImageTable::csv(path).ok().map(|data| Arc::new(data) as Shared));
         let columns: Columns = "image=1,label=2".parse().unwrap();
         let spec = DataSpec { columns: Some(columns), ..DataSpec::named(&path.to_string_lossy()) };
-        for split in [Split::Train, Split::Test] {
-            if let Ok(data) = open(&spec, split) {
-                look(data.as_ref());
-            }
-        }
+        found.extend([Split::Train, Split::Test].iter().flat_map(|split| open(&spec, *split)));
+        // Their images are nowhere.
+        found.iter().for_each(|data| drop(look(data.as_ref())));
+        !found.is_empty()
     });
 }
 
@@ -196,11 +194,7 @@ fn json_lines() {
     ];
     let seeds = seeds.map(|text| text.as_bytes().to_vec()).into();
     let target = Target { name: "x.jsonl", seeds, containers: &[], cases: 1500 };
-    target.run(|path| {
-        if let Ok(data) = ImageTable::json_lines(path) {
-            look(&data);
-        }
-    });
+    target.run(|path| ImageTable::json_lines(path).map(|data| look(&data)).is_ok());
 }
 
 #[test]
@@ -212,11 +206,7 @@ fn coco_captions() {
     ];
     let seeds = seeds.map(|text| text.as_bytes().to_vec()).into();
     let target = Target { name: "x.json", seeds, containers: &[], cases: 1500 };
-    target.run(|path| {
-        if let Ok(data) = ImageTable::coco(path) {
-            look(&data);
-        }
-    });
+    target.run(|path| ImageTable::coco(path).map(|data| look(&data)).is_ok());
 }
 
 #[test]
@@ -235,11 +225,9 @@ fn zip_archives() {
     let target = Target { name: "x.zip", seeds, containers: &containers, cases: 1500 };
     target.run(|path| {
         let spec = DataSpec::named(&path.to_string_lossy());
-        for split in [Split::Train, Split::Test] {
-            if let Ok(data) = open(&spec, split) {
-                look(data.as_ref());
-            }
-        }
+        let read = |split| open(&spec, split).is_ok_and(|data| look(data.as_ref()));
+        let splits = [Split::Train, Split::Test].map(read);
+        splits == [true; 2]
     });
 }
 
@@ -268,11 +256,7 @@ fn tar_shards() {
     ];
     let containers = [Container::TarHeader, Container::TarHeader];
     let target = Target { name: "x.tar", seeds, containers: &containers, cases: 1500 };
-    target.run(|path| {
-        if let Ok(data) = WebDataset::read(&[path.to_owned()]) {
-            look(&data);
-        }
-    });
+    target.run(|path| WebDataset::read(&[path.to_owned()]).is_ok_and(|data| look(&data)));
 }
 
 #[cfg(feature = "parquet")]
@@ -282,11 +266,7 @@ fn parquet() {
     let seeds = ["plain", "snappy", "captions"];
     let seeds = seeds.map(|name| crate::file(&format!("fuzz/tests/data/{name}.parquet"))).into();
     let target = Target { name: "x.parquet", seeds, containers: &[], cases: 1500 };
-    target.run(|path| {
-        if let Ok(data) = Parquet::read(&[path.to_owned()]) {
-            look(&data);
-        }
-    });
+    target.run(|path| Parquet::read(&[path.to_owned()]).is_ok_and(|data| look(&data)));
 }
 
 #[test]
@@ -312,12 +292,13 @@ fn tokenizers() {
     }
     let target = Target { name: "tokenizer.json", seeds, containers: &[], cases: 3000 };
     target.run(|path| {
-        let Ok(tokenizer) = Tokenizer::read(path) else { return };
+        let Ok(tokenizer) = Tokenizer::read(path) else { return false };
         for text in ["", "A red dog", "☃ <pad> </s> a\tred\u{300}", &"ab ".repeat(3000)] {
             let encoded = tokenizer.encode(text, 7);
             assert_eq!(encoded.ids.len(), 7);
             assert!(encoded.ids.iter().all(|&id| (id as usize) < tokenizer.vocabulary()));
             assert_eq!(tokenizer.words(&encoded.ids).len(), 7);
         }
+        true
     });
 }
