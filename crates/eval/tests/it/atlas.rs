@@ -8,7 +8,7 @@ use std::{
 use burn::tensor::{Device, Tensor, TensorData};
 use omma_base::{Resolution, Seed};
 use omma_data::{
-    Dataset, EvalLoader, Picture, Sample, Shared, Split,
+    EvalLoader, GeneratedDataset, Picture, Sample, Shared, Split,
     text::{Tokenizer, TokenizerKind},
     world::{Variant, World},
 };
@@ -411,29 +411,13 @@ fn without_a_tokenizer_images_go_alone_and_that_is_said() {
     assert!(routes.notes.iter().any(|note| note.contains("no tokenizer")), "{:?}", routes.notes);
 }
 
-/// Pictures of one class.
-struct Unsorted(Shared, Vec<String>);
-
-impl Dataset for Unsorted {
-    fn classes(&self) -> &[String] {
-        &self.1
-    }
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn label(&self, _: usize) -> usize {
-        0
-    }
-    fn get(&self, index: usize) -> omma_data::Result<Sample> {
-        Ok(Sample { label: 0, ..self.0.get(index)? })
-    }
-}
-
 #[test]
 fn data_without_classes_has_no_figures_of_them_and_that_is_said() {
     for classes in [Vec::new(), vec!["pictures".to_owned()]] {
         let model = model("vmoe-tiny", &["moe.experts=4"]);
-        let data = Arc::new(Unsorted(world(12), classes));
+        let world = world(12);
+        let sample = move |index| Ok(Sample { label: 0, ..world.get(index)? });
+        let data = Arc::new(GeneratedDataset::new(&classes, 12, sample));
         let (routes, pictures) = found(&model, None, data, 8);
         assert!(routes.blocks.iter().all(|block| block.classes.is_empty()));
         assert!(routes.advice.blocks.iter().all(|own| own.verdict == Verdict::Unknown));

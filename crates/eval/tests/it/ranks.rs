@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use omma_base::{Resolution, Seed};
 use omma_data::{
-    DataError, Dataset, Result, Sample, Shared, Split,
+    DataError, GeneratedDataset, Shared, Split,
     world::{Variant, World},
 };
 use omma_eval::{
@@ -138,32 +138,17 @@ fn an_atlas_by_several_ranks_is_that_of_one_process_on_each() {
     }
 }
 
-/// Images of which one cannot be read.
-struct Torn(Shared);
-
-impl Dataset for Torn {
-    fn classes(&self) -> &[String] {
-        self.0.classes()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn label(&self, index: usize) -> usize {
-        self.0.label(index)
-    }
-
-    fn get(&self, index: usize) -> Result<Sample> {
-        match index {
-            // One of many, which a rank by itself would leave out.
-            20 => Err(DataError::Io {
-                path: "photo.png".into(),
-                source: std::io::ErrorKind::NotFound.into(),
-            }),
-            _ => self.0.get(index),
-        }
-    }
+/// Images of which one cannot be read: one of many, which a rank by itself would leave out.
+fn torn(data: Shared) -> Shared {
+    let (classes, len) = (data.classes().to_vec(), data.len());
+    let missing = |path: &str| DataError::Io {
+        path: path.into(),
+        source: std::io::ErrorKind::NotFound.into(),
+    };
+    Arc::new(GeneratedDataset::new(&classes, len, move |index| match index {
+        20 => Err(missing("photo.png")),
+        _ => data.get(index),
+    }))
 }
 
 #[test]
@@ -171,7 +156,7 @@ fn an_image_that_one_rank_alone_cannot_read_ends_all_with_its_number() {
     let models = vec![model("vit-tiny", &[], 0)];
     let found = threads(2, |world| {
         let data = self::world(137, Split::Test, Variant::Usual);
-        let data: Shared = if world.leads() { data } else { Arc::new(Torn(data)) };
+        let data: Shared = if world.leads() { data } else { torn(data) };
         let system = System::new(models.clone(), &Device::flex()).unwrap().among(&world);
         let Err(error) = evaluate(&system, &protocol(data), &mut ()) else {
             panic!("an image is missing")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use omma_base::{Resolution, Seed};
 use omma_data::{
-    Dataset, EvalLoader, Result, Sample, Shared, Split,
+    EvalLoader, GeneratedDataset, Sample, Shared, Split,
     world::{Variant, World},
 };
 use omma_eval::{Binning, EvalError, Images, System, Test, TestProtocol};
@@ -37,38 +37,16 @@ fn world() -> Shared {
 }
 
 /// The world's images of some classes, which have other places here.
-struct Some {
-    world: Shared,
-    indices: Vec<usize>,
-    classes: Vec<String>,
-}
-
-impl Some {
-    fn new() -> Self {
-        let world = world();
-        let indices = (0..world.len()).filter(|index| SOME.contains(&world.label(*index)));
-        let classes = SOME.map(|class| world.classes()[class].clone()).to_vec();
-        Self { indices: indices.collect(), classes, world }
-    }
-}
-
-impl Dataset for Some {
-    fn classes(&self) -> &[String] {
-        &self.classes
-    }
-
-    fn len(&self) -> usize {
-        self.indices.len()
-    }
-
-    fn label(&self, index: usize) -> usize {
-        let label = self.world.label(self.indices[index]);
-        SOME.iter().position(|class| *class == label).unwrap()
-    }
-
-    fn get(&self, index: usize) -> Result<Sample> {
-        Ok(Sample { label: self.label(index), ..self.world.get(self.indices[index])? })
-    }
+fn some() -> Shared {
+    let world = world();
+    let indices = (0..world.len()).filter(|index| SOME.contains(&world.label(*index)));
+    let indices: Vec<usize> = indices.collect();
+    let classes = SOME.map(|class| world.classes()[class].clone());
+    Arc::new(GeneratedDataset::new(&classes, indices.len(), move |index| {
+        let sample = world.get(indices[index])?;
+        let label = SOME.iter().position(|class| *class == sample.label).unwrap();
+        Ok(Sample { label, ..sample })
+    }))
 }
 
 /// `[images]` of `[M]` of `[classes]`
@@ -103,7 +81,7 @@ fn the_logits_are_those_of_the_chosen_classes_to_the_bit() {
 
 #[test]
 fn scores_are_of_the_softmax_over_the_chosen_classes() {
-    let data: Shared = Arc::new(Some::new());
+    let data = some();
     let system = pair().restricted_to(SOME.to_vec()).unwrap();
     let protocol = TestProtocol { binning: Binning::default(), batch: BATCH };
     let found =
@@ -144,7 +122,7 @@ fn classes_that_are_not_there_or_twice_are_refused() {
     // The data still has to have as many classes as it is judged among.
     let system = pair().restricted_to(vec![1, 2]).unwrap();
     let protocol = TestProtocol { binning: Binning::default(), batch: BATCH };
-    let images = Images::new("some", Arc::new(Some::new()));
+    let images = Images::new("some", some());
     let error = Test::run(&system, &images, protocol, &mut ()).unwrap_err();
     assert!(matches!(error, EvalError::Classes { head: 2, classes: 3, .. }), "{error}");
 }
