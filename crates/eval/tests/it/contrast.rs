@@ -5,7 +5,7 @@ use std::{cell::Cell, fs, path::Path, sync::Arc};
 use burn::tensor::Device;
 use omma_base::{Resolution, Seed};
 use omma_data::{
-    Dataset, Sample, Shared, Split,
+    GeneratedDataset, Sample, Shared, Split,
     text::{TextCounts, Tokenizer, TokenizerKind},
     world::{Variant, World},
 };
@@ -17,7 +17,7 @@ use omma_eval::{
     metrics::Embeddings,
     report::{comparison_page, evaluation_page, write_evaluation},
 };
-use omma_model::{VisionTransformer, apply_settings, preset};
+use omma_model::{VisionTransformer, apply_settings, preset, with_values};
 
 const SMALL: [&str; 8] = [
     "resolution=16",
@@ -47,51 +47,26 @@ fn model(settings: &[&str], seed: u64) -> VisionTransformer {
     config.init(Seed::new(seed), &Device::flex()).unwrap()
 }
 
-/// Data without what is not to be seen of them, and two captions of every image but the first, which has none.
-struct Bare {
-    data: Shared,
-    classes: Vec<String>,
-    captions: bool,
-}
-
-impl Dataset for Bare {
-    fn classes(&self) -> &[String] {
-        &self.classes
-    }
-
-    fn len(&self) -> usize {
-        self.data.len()
-    }
-
-    fn label(&self, index: usize) -> usize {
-        if self.classes.is_empty() { 0 } else { self.data.label(index) }
-    }
-
-    fn get(&self, index: usize) -> omma_data::Result<Sample> {
-        let label = self.label(index);
-        Ok(Sample { label, captions: self.captions(index)?, ..self.data.get(index)? })
-    }
-
-    fn captions(&self, index: usize) -> omma_data::Result<Vec<String>> {
-        let own = self.data.captions(index)?.remove(0);
-        let all = vec![format!("picture {index}"), own];
-        Ok(if self.captions && index > 0 { all } else { Vec::new() })
-    }
-
-    fn has_captions(&self) -> bool {
-        self.captions
-    }
-}
-
+/// The world's images without classes, and two captions of every image but the first, which has none.
 fn captioned(images: usize) -> Images {
-    let data = Bare { data: world(images), classes: Vec::new(), captions: true };
-    Images::new("pairs", Arc::new(data))
+    let world = world(images);
+    let data = GeneratedDataset::new(&[], images, move |index| {
+        let sample = world.get(index)?;
+        let all = [vec![format!("picture {index}")], sample.captions].concat();
+        let captions = if index > 0 { all } else { Vec::new() };
+        Ok(Sample { label: 0, captions, ..sample })
+    });
+    Images::new("pairs", Arc::new(data.with_captions()))
 }
 
+/// The world's images without captions.
 fn classified(images: usize) -> Images {
-    let data = world(images);
-    let classes = data.classes().to_vec();
-    Images::new("classes", Arc::new(Bare { data, classes, captions: false }))
+    let world = world(images);
+    let classes = world.classes().to_vec();
+    let data = GeneratedDataset::new(&classes, images, move |index| {
+        Ok(Sample { captions: Vec::new(), ..world.get(index)? })
+    });
+    Images::new("classes", Arc::new(data))
 }
 
 fn protocol(label: &str, test: Images) -> Protocol {
@@ -353,6 +328,30 @@ fn texts_that_are_cut_empty_or_unknown_are_counted() {
     let TextCounts { texts, unknown, empty, cut, .. } = counts;
     assert_eq!((texts, empty, cut), (4, 1, 1));
     assert!(unknown > 0);
+}
+
+#[test]
+fn text_with_embedding_that_is_not_a_number_is_named() {
+    let (tokenizer, device) = (tokenizer(300), Device::flex());
+    let texts = ["a small red circle", "a blue star"].map(str::to_owned);
+    // The embedding of the first token that the second text alone has.
+    let ids = |text: &String| tokenizer.encode(text, 16).ids;
+    let own = ids(&texts[1]).into_iter().find(|id| !ids(&texts[0]).contains(id)).unwrap() as usize;
+    let broken = with_values(model(&["moe=null"], 0), |parameter| {
+        let mut values = vec![0.0; parameter.shape.iter().product()];
+        let is_embedding = parameter.name == "text.embedding";
+        if is_embedding {
+            values[own * parameter.shape[1]] = f32::NAN;
+        }
+        Ok(is_embedding.then_some(values))
+    });
+    let model = broken.unwrap();
+    let reader = Reader::new(&model, &tokenizer, &device).unwrap();
+    assert_eq!(reader.texts(&texts[..1], 1, &mut ()).unwrap().0.len(), 1);
+    for batch in [1, 2] {
+        let error = reader.texts(&texts, batch, &mut ()).unwrap_err();
+        assert!(matches!(&error, EvalError::BrokenText { text } if *text == texts[1]), "{error}");
+    }
 }
 
 /// Ends after so many questions.

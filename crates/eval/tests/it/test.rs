@@ -5,10 +5,12 @@ use std::{cell::Cell, sync::Arc};
 use burn::tensor::Device;
 use omma_base::{Resolution, Seed};
 use omma_data::{
-    Split,
+    Picture, Split,
     world::{Variant, World},
 };
-use omma_eval::{Binning, EvalError, Images, System, Test, TestProtocol, Watcher};
+use omma_eval::{
+    Binning, EvalError, Images, System, Test, TestProtocol, Watcher, Windows, predict, segment,
+};
 use omma_model::{VisionTransformer, apply_settings, preset, with_values};
 
 const PROTOCOL: TestProtocol =
@@ -108,4 +110,26 @@ fn a_wish_to_stop_is_heard_between_batches() {
     let stopped = Test::run(&system, &images(), PROTOCOL, &mut watcher);
     assert!(matches!(stopped, Err(EvalError::Interrupted)), "{stopped:?}");
     assert_eq!(watcher.0.get(), PROTOCOL.batch);
+}
+
+#[test]
+fn classifiers_and_segmenters_refuse_the_task_of_the_other() {
+    let system = |config: omma_model::ModelConfig| {
+        let model = config.init(Seed::new(0), &Device::flex()).unwrap();
+        System::new(vec![("m".to_owned(), model)], &Device::flex()).unwrap()
+    };
+    let (_, classifier) = constant("vit-tiny", &[]);
+    let config = classifier.config().clone();
+    let (classifier, segmenter) = (system(config.clone()), system(config.into_segmenter(3)));
+    let pictures = [Picture::filled(16, 16, [9; 3])];
+    let windows = Windows::default();
+
+    assert_eq!(predict(&classifier, &pictures, 0, &[], 1).unwrap().len(), 1);
+    assert_eq!(segment(&segmenter, &pictures, 0, windows, 1).unwrap().len(), 1);
+    let error = predict(&segmenter, &pictures, 0, &[], 1).err().unwrap();
+    assert!(matches!(&error, EvalError::LabelsPixels { model } if model == "m"), "{error}");
+    let error = segment(&classifier, &pictures, 0, windows, 1).err().unwrap();
+    assert!(matches!(&error, EvalError::LabelsImages { model } if model == "m"), "{error}");
+    let error = Test::run(&segmenter, &images(), PROTOCOL, &mut ()).err().unwrap();
+    assert!(matches!(error, EvalError::LabelsPixels { .. }), "{error}");
 }
