@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use omma_base::{Resolution, Seed};
 use omma_data::{
-    Dataset, Picture, Sample, Shared, Split,
+    GeneratedDataset, Picture, Sample, Shared, Split,
     world::{Variant, World},
 };
 use omma_eval::{
@@ -78,7 +78,17 @@ fn a_page_is_made_of_its_record_alone_and_pictures_are_added_to_it() {
         html.split("<section>\n<h2>").skip(1).map(|part| part.to_owned()).collect()
     };
     let (plain, with) = (sections(&plain), sections(&with));
-    assert_eq!(with.len(), plain.len() + 2, "Predictions, What experts take");
+    let title = |section: &String| section.split("</h2>").next().unwrap().to_owned();
+    let titles: Vec<String> = plain.iter().map(title).collect();
+    let added = with.iter().filter(|section| !titles.contains(&title(section)));
+    let images = |section: &String| (title(section), section.matches("<img").count());
+    let added: Vec<(String, usize)> = added.map(images).collect();
+    let expected = [("Predictions", 84), ("What experts take", 16)];
+    assert_eq!(added, expected.map(|(title, images)| (title.to_owned(), images)));
+    let kept: Vec<String> = with.iter().map(title).filter(|own| titles.contains(own)).collect();
+    assert_eq!(kept, titles, "the record's sections are in their order");
+    // Three images of the worst corruption, clean and at every severity, are the only others.
+    assert_eq!(with.iter().map(|section| images(section).1).sum::<usize>(), 84 + 16 + 3 * 6);
     for section in &plain {
         let body = section.split("</section>").next().unwrap();
         assert!(with.iter().any(|other| other.starts_with(body)), "{body}");
@@ -181,36 +191,20 @@ fn every_figure_says_how_to_read_it_and_every_picture_what_it_shows() {
     assert!(!report.html.contains(r#"alt="""#) && report.html.contains("<img"));
 }
 
-/// Noise is what thumbnails are hardest to make small of.
-struct Noise(Vec<String>);
-
-impl Dataset for Noise {
-    fn classes(&self) -> &[String] {
-        &self.0
-    }
-
-    fn len(&self) -> usize {
-        self.0.len() * 10
-    }
-
-    fn label(&self, index: usize) -> usize {
-        index % self.0.len()
-    }
-
-    fn get(&self, index: usize) -> omma_data::Result<Sample> {
-        let mut picture = Picture::filled(100, 100, [0; 3]);
-        let mut rng = Seed::new(3).numbered(index as u64).rng();
-        picture.pixels.iter_mut().for_each(|value| *value = rng.random());
-        Ok(Sample::new(picture, self.label(index)))
-    }
-}
-
 #[test]
 fn a_page_of_noise_with_many_classes_and_experts_is_small() {
     let classes: Vec<String> = (0..60).map(|class| format!("class {class}")).collect();
     let many = ["classes=60", "moe.experts=64", "moe.placement=every-1", "resolution=32"];
     let models = vec![model("vmoe-tiny", &many)];
-    let (evaluation, gallery) = evaluated(models, Arc::new(Noise(classes)), Some(8));
+    // Noise is what thumbnails are hardest to make small of.
+    let noise = GeneratedDataset::new(&classes, 600, |index| {
+        let mut picture = Picture::filled(100, 100, [0; 3]);
+        let mut rng = Seed::new(3).numbered(index as u64).rng();
+        picture.pixels.iter_mut().for_each(|value| *value = rng.random());
+        Ok(Sample::new(picture, index % 60))
+    });
+    let data = Arc::new(noise.with_labels(|index| index % 60));
+    let (evaluation, gallery) = evaluated(models, data, Some(8));
     let html = evaluation_page_with(&evaluation, &gallery).html;
     assert!(html.len() < 1_500_000, "{} bytes", html.len());
     assert!(html.contains("of the 12 classes with the largest error"));
