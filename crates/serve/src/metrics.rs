@@ -208,6 +208,11 @@ impl ModelMetrics {
         ModelLabels { model: self.name.clone() }
     }
 
+    /// Images that wait for a batch now.
+    pub(crate) fn waits(&self, images: usize) {
+        self.series.waiting.get_or_create(&self.labels()).set(images as i64);
+    }
+
     /// A batch that was computed.
     ///
     /// - `queued`: how long each of its images waited
@@ -218,7 +223,7 @@ impl ModelMetrics {
         queued.iter().for_each(|queued| seconds.observe(queued.as_secs_f64()));
         self.series.compute_seconds.get_or_create(&labels).observe(computed.as_secs_f64());
         self.series.batch_images.get_or_create(&labels).observe(queued.len() as f64);
-        self.series.waiting.get_or_create(&labels).set(waiting as i64);
+        self.waits(waiting);
         let now = computed.as_nanos() as u64 / queued.len().max(1) as u64;
         let before = self.per_image.load(Ordering::Relaxed);
         let mean = if before == 0 { now } else { (7 * before + now) / 8 };

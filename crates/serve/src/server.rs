@@ -104,6 +104,14 @@ impl Server {
         self.lost_log_lines(self.access.as_ref().map_or(0, AccessLog::lost));
     }
 
+    /// Counts images that wait for a batch.
+    pub(crate) fn count_waiting(&self) {
+        for model in &self.models {
+            let live = model.live();
+            live.metrics.waits(live.queue.len());
+        }
+    }
+
     /// The model of a name; without one, the first.
     pub(crate) fn model(&self, name: Option<&str>) -> Result<&Arc<Model>> {
         let found = match name {

@@ -53,5 +53,6 @@ pub(super) async fn models(State(server): State<Arc<Server>>) -> Response {
 
 pub(super) async fn metrics(State(server): State<Arc<Server>>) -> Response {
     server.count_lost_lines();
+    server.count_waiting();
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], server.metrics.text()).into_response()
 }

@@ -1,6 +1,10 @@
 //! Small models, and servers around them.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use burn::tensor::Device;
 use omma_base::Seed;
@@ -91,6 +95,15 @@ pub(crate) fn png(number: usize) -> Vec<u8> {
 pub(crate) fn quick() -> Options {
     let batching = Batching { max_delay: Duration::ZERO, ..Batching::default() };
     Options { batching, ..Options::default() }
+}
+
+/// Waits for a condition.
+pub(crate) fn until(condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it does not come to that");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A server that runs until it is stopped or dropped.

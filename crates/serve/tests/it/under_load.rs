@@ -1,8 +1,8 @@
 //! Many at once: batches, full queues, deadlines, and the end.
 
-use std::io::Write;
 use std::{
-    net::TcpStream,
+    io::Write,
+    net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     client::{Reply, get, post, request},
-    models::{Running, png, quick},
+    models::{Running, png, quick, until},
 };
 
 /// The first image waits so long for company that a test is over before.
@@ -54,8 +54,7 @@ fn a_full_queue_says_come_back_and_who_waits_is_answered() {
             .spawn(move || post(address, "/predict?timeout_ms=1500", "image/png", &png(1)).status);
         let also = scope
             .spawn(move || post(address, "/predict?timeout_ms=1500", "image/png", &png(2)).status);
-        until(|| get(address, "/metrics").text().contains("omma_in_flight 3"));
-        thread::sleep(Duration::from_millis(200));
+        until_waiting(address, 2);
         let refused = post(address, "/predict", "image/png", &png(3));
         assert_eq!(refused.status, 429);
         assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
@@ -63,12 +62,10 @@ fn a_full_queue_says_come_back_and_who_waits_is_answered() {
     });
 }
 
-fn until(condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(20), "it does not come to that");
-        thread::sleep(Duration::from_millis(10));
-    }
+/// Waits until so many images wait for a batch.
+fn until_waiting(address: SocketAddr, images: usize) {
+    let line = format!("omma_waiting_images{{model=\"one\"}} {images}\n");
+    until(|| get(address, "/metrics").text().contains(&line));
 }
 
 #[test]
@@ -95,8 +92,7 @@ fn a_client_that_hangs_up_is_dropped_from_its_batch() {
     let running = Running::with(patient(3, 8));
     let mut gone = TcpStream::connect(running.address).unwrap();
     gone.write_all(&request("POST", "/predict", &[], &png(1))).unwrap();
-    until(|| get(running.address, "/metrics").text().contains("omma_in_flight 2"));
-    thread::sleep(Duration::from_millis(100));
+    until_waiting(running.address, 1);
     drop(gone);
     until(|| get(running.address, "/metrics").text().contains("status=\"499\"} 1"));
     let address = running.address;
@@ -125,8 +121,7 @@ fn a_server_that_is_to_stop_answers_everything_that_was_asked() {
                 answered.fetch_add(1, Ordering::Relaxed);
             });
         }
-        until(|| get(address, "/metrics").text().contains("omma_in_flight 13"));
-        thread::sleep(Duration::from_millis(300));
+        until_waiting(address, 12);
         let began = Instant::now();
         running.join();
         assert!(began.elapsed() < Duration::from_secs(15), "nobody waits for company any more");
