@@ -92,3 +92,31 @@ fn connect(
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::Instant,
+    };
+
+    use super::*;
+    use crate::Options;
+
+    /// The clock stands still but for jumps to the next timeout.
+    #[tokio::test(start_paused = true)]
+    async fn connection_is_closed_when_its_head_is_not_finished_in_time() {
+        let server = Server::start(Vec::new(), Options::default(), None).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(server, listener, std::future::pending()));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: te").await.unwrap();
+        let began = Instant::now();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        let waited = began.elapsed();
+        assert!((HEAD_TIMEOUT / 2..2 * HEAD_TIMEOUT).contains(&waited), "{waited:?}");
+        assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
+    }
+}

@@ -236,3 +236,83 @@ impl Timing {
         self.batch = self.batch.max(batch);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::{http::header, response::IntoResponse};
+    use burn::tensor::Device;
+    use omma_base::Seed;
+    use omma_eval::System;
+    use omma_model::{apply_settings, preset};
+    use tokio::runtime::Runtime;
+
+    use super::*;
+    use crate::model::Subject;
+
+    /// Values of an image of 16 pixels.
+    const IMAGE: usize = 16 * 16 * 3;
+
+    fn server() -> Arc<Server> {
+        let load = || {
+            let settings = ["resolution=16", "patch=8", "width=16", "depth=1", "heads=2", "mlp=16"];
+            let config = apply_settings(&preset("vit-tiny").unwrap(), &settings).unwrap();
+            let device = Device::flex();
+            let model = config.init(Seed::new(3), &device).unwrap();
+            let system = System::new(vec![("one".to_owned(), model)], &device).unwrap();
+            let (classes, training) = (Vec::new(), Vec::new());
+            Ok(Subject { system, classes, temperature: None, training, photos: None })
+        };
+        let models: Vec<(String, Load)> = vec![("one".to_owned(), Box::new(load))];
+        Server::start(models, Options::default(), None).unwrap()
+    }
+
+    /// Answers to one request, as the server prepares it.
+    fn ask(
+        server: &Server,
+        prepare: impl Fn(&Live) -> Result<Vec<Ask>> + Send + Sync + 'static,
+    ) -> Result<usize> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let answered = server.ask(&server.models[0], 1, deadline, prepare);
+        let runtime = Runtime::new().unwrap();
+        runtime.block_on(answered).map(|answered| answered.answers.len())
+    }
+
+    fn image(values: usize) -> impl Fn(&Live) -> Result<Vec<Ask>> + Send + Sync + 'static {
+        move |_| {
+            let values = vec![0.5; values];
+            Ok(vec![Ask::Classes { values, labels: None, experts: false }])
+        }
+    }
+
+    #[test]
+    fn panic_of_a_model_fails_its_request_and_not_the_next() {
+        let server = server();
+        assert_eq!(ask(&server, image(IMAGE)), Ok(1));
+        // No image of the model's size: arithmetic panics.
+        let error = ask(&server, image(IMAGE - 1)).unwrap_err();
+        let expected = "the model could not compute this batch";
+        assert_eq!(error, ServeError::Failed(expected.to_owned()));
+        assert_eq!(error.into_response().status(), 500);
+        assert_eq!(ask(&server, image(IMAGE)), Ok(1));
+        let error = ask(&server, |_| panic!("an image cannot be decoded")).unwrap_err();
+        let expected = "the request could not be prepared";
+        assert_eq!(error, ServeError::Failed(expected.to_owned()));
+        assert_eq!(ask(&server, image(IMAGE)), Ok(1));
+        assert_eq!(server.models[0].live().queue.len(), 0);
+    }
+
+    #[test]
+    fn stopped_server_answers_until_it_is_finished() {
+        let server = server();
+        assert!(server.is_ready());
+        server.stop();
+        assert!(!server.is_ready());
+        assert_eq!(ask(&server, image(IMAGE)), Ok(1));
+        server.finish();
+        let error = ask(&server, image(IMAGE)).unwrap_err();
+        assert_eq!(error, ServeError::Stopping);
+        let response = error.into_response();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+    }
+}

@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use omma_serve::Options;
+use omma_serve::{Options, ServeError};
 
 use crate::{
     client::{Reply, get, post, request, send},
-    models::{Running, png, quick},
+    models::{Running, png, quick, until},
 };
 
 #[test]
@@ -71,11 +71,23 @@ fn many_that_hang_up_in_the_middle_cost_nothing() {
     });
     let reply = post(running.address, "/predict", "image/png", &png(1));
     assert_eq!(reply.status, 200, "{}", reply.text());
-    let began = Instant::now();
-    while !get(running.address, "/metrics").text().contains("omma_in_flight 1\n") {
-        assert!(began.elapsed() < Duration::from_secs(30), "requests are left over");
-        thread::sleep(Duration::from_millis(20));
-    }
+    until(|| get(running.address, "/metrics").text().contains("omma_in_flight 1\n"));
+}
+
+#[test]
+fn request_that_arrives_after_the_end_is_refused_as_stopping() {
+    let mut running = Running::with(Options { drain: Duration::from_millis(50), ..quick() });
+    let mut late = TcpStream::connect(running.address).unwrap();
+    let whole = request("POST", "/predict", &[], &png(1));
+    let (first, rest) = whole.split_at(whole.len() - 10);
+    late.write_all(first).unwrap();
+    // The server knows of the request before it is to stop.
+    until(|| get(running.address, "/metrics").text().contains("omma_in_flight 2\n"));
+    running.join();
+    late.write_all(rest).unwrap();
+    let reply = Reply::read(&mut late).unwrap();
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
+    assert_eq!(reply.json()["error"], ServeError::Stopping.to_string());
 }
 
 #[test]
