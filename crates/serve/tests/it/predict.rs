@@ -1,8 +1,10 @@
 //! What is asked and what is answered.
 
+use std::collections::BTreeMap;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use omma_data::Picture;
-use omma_eval::predict;
+use omma_eval::{Windows, colour, predict, segment};
 use omma_serve::{Options, Subject};
 use serde_json::{Value, json};
 
@@ -67,18 +69,123 @@ fn an_image_a_form_and_json_have_the_answer_of_the_engine() {
 }
 
 #[test]
-fn a_temperature_and_a_threshold_are_used() {
-    let one = || Ok(Subject { temperature: Some(2.0), ..subject(system(&[], 3)) });
-    let options = Options { ood_threshold: Some(0.0), ..quick() };
-    let running = Running::of(vec![("one".to_owned(), load(one))], options, None);
-    let told =
-        post(running.address, "/predict", "image/png", &png(1)).json()["predictions"][0].clone();
-    assert_eq!(told["calibrated"]["temperature"], 2.0);
-    let (plain, scaled) =
-        (&told["top"][0]["probability"], &told["calibrated"]["top"][0]["probability"]);
-    assert!(scaled.as_f64() < plain.as_f64(), "a temperature above 1 makes less sure: {told}");
-    assert_eq!(told["probability"], *scaled);
-    assert_eq!(told["is_ood"], true);
+fn images_above_the_threshold_are_said_to_be_out_of_distribution() {
+    let told = |ood_threshold: Option<f64>| {
+        let one = || Ok(Subject { temperature: Some(2.0), ..subject(system(&[], 3)) });
+        let options = Options { ood_threshold, ..quick() };
+        let running = Running::of(vec![("one".to_owned(), load(one))], options, None);
+        post(running.address, "/predict", "image/png", &png(1)).json()["predictions"][0].clone()
+    };
+    let plain = told(None);
+    assert!(plain.get("is_ood").is_none());
+    let score = plain["ood_score"].as_f64().unwrap();
+    let largest = plain["top"][0]["probability"].as_f64().unwrap();
+    assert!((score - (1.0 - largest)).abs() < 1e-12, "the score is not calibrated: {plain}");
+    for (threshold, is_ood) in [(score - 1e-9, true), (score + 1e-9, false)] {
+        let told = told(Some(threshold));
+        assert_eq!(told["is_ood"], is_ood);
+        assert_eq!(told["ood_score"], plain["ood_score"]);
+        assert_eq!(told["probability"], told["calibrated"]["top"][0]["probability"]);
+    }
+}
+
+/// Probabilities by class.
+fn by_class(top: &Value) -> BTreeMap<String, f64> {
+    let probability = |guess: &Value| {
+        (guess["class"].as_str().unwrap().to_owned(), guess["probability"].as_f64().unwrap())
+    };
+    top.as_array().unwrap().iter().map(probability).collect()
+}
+
+/// The softmax of log probabilities divided by a temperature.
+fn at_temperature(probabilities: &[f64], temperature: f64) -> Vec<f64> {
+    let powers: Vec<f64> = probabilities.iter().map(|p| (p.ln() / temperature).exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    powers.iter().map(|power| power / sum).collect()
+}
+
+fn assert_near(found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() < tolerance;
+    assert!(found.iter().zip(expected).all(near), "{found:?} is not {expected:?}");
+}
+
+#[test]
+fn calibrated_probabilities_are_those_of_the_logits_at_the_temperature() {
+    let of = |temperature: Option<f64>| {
+        load(move || Ok(Subject { temperature, ..subject(system(&[], 3)) }))
+    };
+    let models = [("plain", None), ("soft", Some(2.5)), ("sharp", Some(0.5))];
+    let models = models.map(|(name, temperature)| (name.to_owned(), of(temperature)));
+    let running = Running::of(models.into(), quick(), None);
+    let predict = |model: &str| {
+        let path = format!("/predict?model={model}&top=10");
+        post(running.address, &path, "image/png", &png(1)).json()["predictions"][0].clone()
+    };
+    let input = json!({
+        "name": "image", "shape": [1], "datatype": "BYTES", "data": [BASE64_STANDARD.encode(png(1))]
+    });
+    let infer = |model: &str| -> BTreeMap<String, Vec<f64>> {
+        let body = json!({ "inputs": [input] }).to_string();
+        let path = format!("/v2/models/{model}/infer");
+        let reply = post(running.address, &path, "application/json", body.as_bytes()).json();
+        let outputs = reply["outputs"].as_array().unwrap().iter();
+        let numbers = |output: &Value| {
+            let data = output["data"].as_array().unwrap().iter().filter_map(Value::as_f64);
+            (output["name"].as_str().unwrap().to_owned(), data.collect())
+        };
+        outputs.map(numbers).collect()
+    };
+    let plain = predict("plain");
+    let probabilities = by_class(&plain["top"]);
+    let values: Vec<f64> = probabilities.values().copied().collect();
+    assert_eq!(values.len(), 10);
+    assert!(plain.get("calibrated").is_none());
+    let plain_tensors = infer("plain");
+    for (model, temperature) in [("soft", 2.5), ("sharp", 0.5)] {
+        let told = predict(model);
+        assert_eq!(told["top"], plain["top"], "the uncalibrated probabilities stay");
+        assert_eq!(told["label"], plain["label"]);
+        let calibrated = &told["calibrated"];
+        assert_eq!(calibrated["temperature"], temperature);
+        let found = by_class(&calibrated["top"]);
+        assert!(found.keys().eq(probabilities.keys()));
+        let expected = at_temperature(&values, temperature);
+        assert_near(&found.into_values().collect::<Vec<_>>(), &expected, 1e-6);
+        let entropy: f64 = -expected.iter().map(|p| p * p.ln()).sum::<f64>();
+        assert_near(&[calibrated["entropy"].as_f64().unwrap()], &[entropy], 1e-5);
+        let largest = expected.iter().copied().fold(0.0, f64::max);
+        assert_near(&[told["probability"].as_f64().unwrap()], &[largest], 1e-6);
+        let tensors = infer(model);
+        assert_eq!(tensors["logits"], plain_tensors["logits"]);
+        let expected = at_temperature(&plain_tensors["probabilities"], temperature);
+        assert_near(&tensors["probabilities"], &expected, 1e-6);
+    }
+}
+
+#[test]
+fn served_mask_of_a_wide_picture_is_the_prediction_of_the_library() {
+    let one = || Ok(subject(segmenter()));
+    let running = Running::of(vec![("one".to_owned(), load(one))], quick(), None);
+    let picture = Picture::decode(&png(1), "a".as_ref()).unwrap();
+    assert_eq!((picture.width, picture.height), (24, 20));
+    let maps = segment(&segmenter(), &[picture], 0, Windows::Sliding, 16).unwrap();
+    let expected = maps[0].predicted();
+    let transposed: Vec<u8> =
+        (0..24).flat_map(|x| (0..20).map(move |y| 24 * y + x)).map(|i| expected[i]).collect();
+    assert_ne!(expected, transposed, "the picture tells rows from columns");
+    let mask = post(running.address, "/segment", "image/png", &png(1));
+    let mask = image::load_from_memory(&mask.body).unwrap();
+    assert_eq!((mask.width(), mask.height()), (24, 20));
+    let colours: Vec<u8> = expected.iter().flat_map(|class| colour((*class).into())).collect();
+    assert_eq!(mask.to_rgb8().into_raw(), colours);
+    let encoded = BASE64_STANDARD.encode(png(1));
+    let input = json!({ "name": "image", "shape": [1], "datatype": "BYTES", "data": [encoded] });
+    let body = json!({ "inputs": [input] }).to_string();
+    let path = "/v2/models/one/infer";
+    let reply = post(running.address, path, "application/json", body.as_bytes()).json();
+    assert_eq!(reply["outputs"][0]["shape"], json!([1, 20, 24]));
+    assert_eq!(reply["outputs"][0]["data"], json!(expected));
 }
 
 #[test]

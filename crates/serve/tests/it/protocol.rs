@@ -65,10 +65,26 @@ fn files_pixels_and_json_have_the_answer_of_predict() {
     assert!((entropy - told["entropy"].as_f64().unwrap()).abs() < 1e-6);
     let probabilities = output(&files, "probabilities");
     assert_eq!(probabilities["shape"], json!([1, 10]));
-    let sum: f64 =
-        probabilities["data"].as_array().unwrap().iter().map(|p| p.as_f64().unwrap()).sum();
-    assert!((sum - 1.0).abs() < 1e-5);
-    assert_eq!(output(&files, "logits")["shape"], json!([1, 2, 10]));
+    // The mean of both members' softmax.
+    let logits = output(&files, "logits");
+    assert_eq!(logits["shape"], json!([1, 2, 10]));
+    let members: Vec<Vec<f64>> = numbers(logits).chunks(10).map(softmax).collect();
+    assert_ne!(members[0], members[1]);
+    for (class, found) in numbers(probabilities).into_iter().enumerate() {
+        let expected = (members[0][class] + members[1][class]) / 2.0;
+        assert!((found - expected).abs() < 1e-6, "class {class}: {found} is not {expected}");
+    }
+}
+
+/// The data of a tensor.
+fn numbers(output: &Value) -> Vec<f64> {
+    output["data"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+}
+
+fn softmax(logits: &[f64]) -> Vec<f64> {
+    let powers: Vec<f64> = logits.iter().map(|logit| logit.exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    powers.iter().map(|power| power / sum).collect()
 }
 
 #[test]

@@ -63,21 +63,33 @@ fn images_and_texts_become_vectors_of_length_one() {
 }
 
 #[test]
-fn photos_are_found_by_a_text_and_by_an_image() {
+fn photos_are_scored_by_the_cosine_of_their_vectors() {
     let running = running();
-    let found = post(running.address, "/search?text=a%20red%20star&top=1", "", b"").json();
-    assert_eq!(
-        (found["photos"].as_u64(), found["results"].as_array().unwrap().len()),
-        (Some(2), 1)
-    );
-    let found = post(running.address, "/search", "image/png", &png(1)).json();
-    let scores: Vec<f64> = found["results"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|hit| hit["score"].as_f64().unwrap())
-        .collect();
-    assert!(scores.len() == 2 && scores[0] >= scores[1]);
+    // The photos' vectors are the first and the second axis.
+    let image = post(running.address, "/embed", "image/png", &png(1)).json();
+    let image = numbers(&image["embeddings"][0]);
+    let body = json!({ "texts": ["a red star"] }).to_string();
+    let text = post(running.address, "/embed", "application/json", body.as_bytes()).json();
+    let text = numbers(&text["embeddings"][0]);
+    assert_ne!(image, text);
+    let expected = |vector: &[f64]| {
+        let mut hits = [("a.jpg", vector[0]), ("b.jpg", vector[1])];
+        hits.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        hits
+    };
+    let by_text = post(running.address, "/search?text=a%20red%20star", "", b"").json();
+    let by_image = post(running.address, "/search", "image/png", &png(1)).json();
+    for (found, vector) in [(&by_text, &text), (&by_image, &image)] {
+        assert_eq!(found["photos"], 2);
+        let results = found["results"].as_array().unwrap();
+        assert_eq!(results.len(), 2);
+        for (hit, (name, score)) in results.iter().zip(expected(vector)) {
+            assert_eq!(hit["image"], name, "{found}");
+            assert!((hit["score"].as_f64().unwrap() - score).abs() < 1e-6, "{found}");
+        }
+    }
+    let best = post(running.address, "/search?text=a%20red%20star&top=1", "", b"").json();
+    assert_eq!(best["results"], json!([by_text["results"][0]]));
     let both = post(running.address, "/search?text=x", "image/png", &png(1));
     assert_eq!(both.status, 422);
 }
