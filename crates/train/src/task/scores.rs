@@ -77,3 +77,21 @@ impl<K: Into<String>> FromIterator<(K, f64)> for TaskScores {
         Self(all.into_iter().map(|(key, value)| (key.into(), value)).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn higher_shares_and_lower_losses_are_better() {
+        let better = |unit: Unit, value: f64, than: f64| {
+            Measure { key: "score", title: "score", unit }.is_better(value, than)
+        };
+        assert!(better(Unit::Share, 0.6, 0.5) && !better(Unit::Share, 0.5, 0.6));
+        assert!(better(Unit::Nats, 0.5, 0.6) && !better(Unit::Nats, 0.6, 0.5));
+        for unit in [Unit::Share, Unit::Nats] {
+            assert!(!better(unit, 0.5, 0.5), "an equal score is not better");
+            assert!(!better(unit, f64::NAN, 0.5), "a score that is not a number is not better");
+        }
+    }
+}
