@@ -25,7 +25,7 @@ use crate::{
     error::{Result, TrainError},
     optimiser::Optimiser,
     run::DataIdentity,
-    trainer::{LossScale, Weights},
+    trainer::{Interval, LossScale, Weights},
 };
 
 const FILE: &str = "state.safetensors";
@@ -104,6 +104,9 @@ struct Note {
 #[derive(Serialize, Deserialize)]
 struct Content {
     progress: Progress,
+    /// Empty if a sum was not finite.
+    #[serde(default)]
+    interval: Interval,
     /// The weights that were saved with it.
     model: Option<Identity>,
     /// The recipe that they were trained by.
@@ -136,6 +139,8 @@ pub struct Saved<'a> {
 pub struct State {
     /// Where the run is.
     pub progress: Progress,
+    /// Sums of the steps since the last line of the log.
+    pub(crate) interval: Interval,
     /// The recipe that led to it, as TOML, where the file says it.
     pub recipe: Option<String>,
     /// The images that it was trained on, where the file says it.
@@ -208,6 +213,11 @@ impl Floats for Vector<'_> {
 impl State {
     /// Writes a state into a checkpoint's folder. Every vector is read twice.
     pub fn save(folder: &Path, saved: Saved) -> Result<()> {
+        Self::save_within(&Interval::default(), folder, saved)
+    }
+
+    /// Writes the state of a run between two lines of its log.
+    pub(crate) fn save_within(interval: &Interval, folder: &Path, saved: Saved) -> Result<()> {
         let Saved { optimiser, raw, whole, .. } = saved;
         let mut tensors: Vec<Vector> = Vec::new();
         for memory in optimiser.memories() {
@@ -227,8 +237,9 @@ impl State {
             |vector: &Vector| (vector.name.clone(), crc32fast::hash(&bytes_of(&vector.values())));
         let checksums = tensors.iter().map(checksum).collect();
         let Saved { progress, model, recipe, data, .. } = saved;
+        let interval = if interval.is_finite() { interval.clone() } else { Interval::default() };
         let (model, recipe, data) = (Some(model), Some(recipe), Some(data));
-        let content = Content { progress, model, recipe, data, checksums };
+        let content = Content { progress, interval, model, recipe, data, checksums };
         let (content, content_checksum) = sealed(&content);
         let note = Note { format: FORMAT, content, content_checksum };
         let note = serde_json::to_string(&note).expect("a note can be written");
@@ -247,7 +258,7 @@ impl State {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(e.to_string()))?;
         let note = header.metadata().as_ref().and_then(|notes| notes.get(NOTE));
         let note = note.ok_or_else(|| damaged("it is not the state of a training".into()))?;
-        let Content { progress, model: of, recipe, data, checksums } =
+        let Content { progress, interval, model: of, recipe, data, checksums } =
             content(note).map_err(damaged)?;
         if progress.step != step {
             let why = format!("it is of step {} and lies in the folder of {step}", progress.step);
@@ -256,7 +267,7 @@ impl State {
         if of.is_some_and(|of| of != *model) {
             return Err(damaged("it belongs to other weights than those beside it".to_owned()));
         }
-        Ok(Self { progress, recipe, data, path, bytes, checksums })
+        Ok(Self { progress, interval, recipe, data, path, bytes, checksums })
     }
 
     /// Gives the optimiser what it remembered, and returns the weights that are trained, where the model's
@@ -299,7 +310,8 @@ fn content(note: &str) -> Result<Content, String> {
     match format {
         1 => {
             let OldNote { progress, checksums } = serde_json::from_str(note).map_err(unreadable)?;
-            Ok(Content { progress, model: None, recipe: None, data: None, checksums })
+            let interval = Interval::default();
+            Ok(Content { progress, interval, model: None, recipe: None, data: None, checksums })
         }
         FORMAT => {
             let Note { content, content_checksum, .. } =

@@ -18,7 +18,7 @@ use crate::{
     recipe::{Recipe, recipe_error},
     resolved::Resolved,
     run::{Origin, Progress, RunFolder, State, Stretch},
-    trainer::{Average, Weights},
+    trainer::{Average, Interval, Weights},
 };
 
 /// How a run may go on.
@@ -39,6 +39,8 @@ pub(crate) struct Begin {
     pub(crate) optimiser: Optimiser,
     pub(crate) freezing: Freezing,
     pub(crate) progress: Progress,
+    /// Sums of the steps since the last line of the log.
+    pub(crate) interval: Interval,
     /// The step of the checkpoint that it goes on from.
     pub(crate) from: Option<u64>,
 }
@@ -66,8 +68,8 @@ impl Begin {
         let optimiser = Optimiser::new(recipe.optimiser, recipe.model.encoder.depth, parameters);
         let decay = recipe.train.ema;
         let average = (decay > 0.0).then(|| Average::new(decay, &weights.values));
-        let (progress, from) = (Progress::begin(), None);
-        Ok(Self { model, weights, average, optimiser, freezing, progress, from })
+        let (progress, interval, from) = (Progress::begin(), Interval::default(), None);
+        Ok(Self { model, weights, average, optimiser, freezing, progress, interval, from })
     }
 
     /// From the newest checkpoint that can be read. Those that were read and found damaged are set aside
@@ -151,7 +153,7 @@ impl Begin {
     /// As the first state of a run of its own, which has neither saved nor judged it.
     fn begun_anew(self) -> Self {
         let progress = Progress { best: None, evaluated: None, ..self.progress };
-        Self { progress, from: None, ..self }
+        Self { progress, interval: Interval::default(), from: None, ..self }
     }
 
     /// From the checkpoint after a step, which a recipe has led to.
@@ -201,7 +203,8 @@ impl Begin {
             average.values = std::mem::replace(&mut begin.weights.values, raw);
             begin.model = begin.weights.put(begin.model)?;
         }
-        Ok(Self { progress: state.progress, from: Some(state.progress.step), ..begin })
+        let (progress, interval) = (state.progress, state.interval.clone());
+        Ok(Self { progress, interval, from: Some(progress.step), ..begin })
     }
 }
 

@@ -1,8 +1,9 @@
 //! Sums between two lines of the log.
 
 use omma_base::transfer::Transfer;
-use omma_eval::routing::LayerHealth;
+use omma_eval::routing::{LayerHealth, RoutingTally};
 use omma_ranks::Traffic;
+use serde::{Deserialize, Serialize};
 
 use super::{
     experts::ExpertRanks,
@@ -16,8 +17,9 @@ use crate::{
     task::TaskScores,
 };
 
-/// Sums since the last line of the log.
-#[derive(Debug, Default)]
+/// Sums since the last line of the log. A state holds them, so that the first line after a resume
+/// is about all of its steps.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Interval {
     steps: u64,
     skipped: u64,
@@ -27,39 +29,53 @@ pub(crate) struct Interval {
     auxiliary_loss: f64,
     norm: f64,
     rate: f64,
+    routing: RoutingTally,
+    pub(crate) seconds: f64,
+    #[serde(skip)]
+    traffic: ProcessTraffic,
+}
+
+/// Sums over those steps of an interval that this process took.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct ProcessTraffic {
+    steps: u64,
     transfer: Option<Transfer>,
     waited: f64,
-    pub(crate) seconds: f64,
 }
 
 impl Interval {
-    pub(super) fn add(&mut self, taken: &Taken, rate: f64) {
+    pub(super) fn add(&mut self, taken: Taken, rate: f64) {
         let Taken { facts, norm, skipped, transfer, waited } = taken;
         self.steps += 1;
-        self.skipped += u64::from(*skipped);
+        self.skipped += u64::from(skipped);
         self.examples += facts.examples;
         self.scores.add(&facts.scores);
         self.loss += facts.loss;
         self.auxiliary_loss += facts.auxiliary_loss;
         // That of a step that is skipped is not finite.
-        self.norm += if *skipped { 0.0 } else { *norm };
+        self.norm += if skipped { 0.0 } else { norm };
         self.rate = rate;
-        self.waited += waited.as_secs_f64();
+        self.routing.add(facts.routing);
+        self.traffic.steps += 1;
+        self.traffic.waited += waited.as_secs_f64();
         if let Some(transfer) = transfer {
-            self.transfer.get_or_insert_default().add(*transfer);
+            self.traffic.transfer.get_or_insert_default().add(transfer);
         }
     }
 
-    pub(crate) fn take(
-        &mut self,
-        step: u64,
-        epoch: f64,
-        routing: Vec<LayerHealth>,
-        stepper: &Stepper,
-    ) -> TrainRecord {
-        let sums = std::mem::take(self);
+    /// Returns whether JSON can hold all sums. The loss of a skipped step may be infinite.
+    pub(crate) fn is_finite(&self) -> bool {
+        let sums = [self.loss, self.auxiliary_loss, self.norm];
+        sums.into_iter().chain(self.scores.iter().map(|(_, sum)| sum)).all(f64::is_finite)
+    }
+
+    pub(super) fn take(&mut self, step: u64, epoch: f64, stepper: &Stepper) -> TrainRecord {
+        let mut sums = std::mem::take(self);
+        let routing = sums.routing.take();
         let steps = sums.steps.max(1) as f64;
-        let communication = communication(stepper, &routing, steps, sums.waited);
+        let ProcessTraffic { steps: own_steps, transfer, waited } = sums.traffic;
+        let own_steps = own_steps.max(1) as f64;
+        let communication = communication(stepper, &routing, own_steps, waited);
         let moved = (sums.steps - sums.skipped).max(1) as f64;
         TrainRecord {
             step,
@@ -74,9 +90,9 @@ impl Interval {
                 .map(|LossScale { scale, .. }| LossScaleRecord { scale, skipped: sums.skipped }),
             images_per_second: sums.examples as f64 / sums.seconds.max(1e-9),
             communication,
-            transfer: sums.transfer.map(|Transfer { to_device, from_device }| TransferRecord {
-                to_device: to_device as f64 / steps,
-                from_device: from_device as f64 / steps,
+            transfer: transfer.map(|Transfer { to_device, from_device }| TransferRecord {
+                to_device: to_device as f64 / own_steps,
+                from_device: from_device as f64 / own_steps,
             }),
             routing,
         }

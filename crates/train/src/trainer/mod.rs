@@ -25,7 +25,6 @@ use std::{path::Path, time::Instant};
 
 use burn::{module::Module, tensor::Device};
 use omma_base::{cpu_time, fault};
-use omma_eval::routing::RoutingTally;
 use omma_kernels::devices::describe;
 use omma_model::{
     Precision, VisionTransformer,
@@ -38,6 +37,7 @@ pub(crate) use self::{
     average::Average,
     early::buckets,
     experts::ranks_with_all_experts,
+    interval::Interval,
     learner::{Examples, Input, InputTensor, Learner},
     shards::Shards,
 };
@@ -56,7 +56,6 @@ pub(crate) use self::{
     step::{Pass, add_gradients, divide_gradients},
 };
 use self::{
-    interval::Interval,
     lead::Order,
     learner::Feed,
     on_device::learning_rows,
@@ -151,7 +150,7 @@ pub struct Trainer {
     average: Option<Average>,
     stretches: Stretches,
     logs: Logs,
-    tally: RoutingTally,
+    interval: Interval,
     progress: Progress,
     saved: Option<u64>,
     last_save: Instant,
@@ -180,7 +179,8 @@ impl Trainer {
     }
 
     fn new(mut resolved: Resolved, run: RunFolder, begin: Begin, device: Device) -> Result<Self> {
-        let Begin { model, weights, average, optimiser, freezing, progress, from } = begin;
+        let Begin { model, weights, average, optimiser, freezing, progress, interval, from } =
+            begin;
         let Resolved { recipe, data, task, .. } = &resolved;
         let cost = recipe.model.cost(recipe.model.image.resolution)?;
         let tested = data.with_tests(recipe.train.test_share);
@@ -227,7 +227,7 @@ impl Trainer {
             average,
             stretches,
             logs,
-            tally: RoutingTally::default(),
+            interval,
             progress,
             saved: from,
             last_save: Instant::now(),
@@ -275,7 +275,6 @@ impl Trainer {
     }
 
     fn steps(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<()> {
-        let mut interval = Interval::default();
         // Where it was interrupted in an evaluation, that comes first.
         if self.progress.step > 0 && self.progress.evaluated.is_some() {
             // Its checkpoint is there; which is the best may be news.
@@ -293,24 +292,23 @@ impl Trainer {
             stop.check()?;
             self.begin_stretch(observer)?;
             let (begin, cpu_before) = (Instant::now(), cpu_time::of_process());
-            self.step(&mut feed, &mut interval)?;
+            self.step(&mut feed)?;
             let spent = begin.elapsed().as_secs_f64();
             let cpu = cpu_time::of_process().zip(cpu_before).map(|(after, before)| after - before);
             self.progress.spend(spent, cpu);
-            interval.seconds += spent;
+            self.interval.seconds += spent;
             observer.step(self.progress.step);
-            self.after_step(&mut interval, observer, stop)?;
+            self.after_step(observer, stop)?;
         }
         Ok(())
     }
 
-    fn step(&mut self, feed: &mut Feed, interval: &mut Interval) -> Result<()> {
+    fn step(&mut self, feed: &mut Feed) -> Result<()> {
         let step = self.progress.step;
         let at = At { step, rate: self.stretches.rate(step) };
         self.order(Order::Step(at));
         let last_good = || last_good(&self.run);
-        let mut taken = self.stepper.step(&self.resolved, feed, at, &last_good)?;
-        self.tally.add(std::mem::take(&mut taken.facts.routing));
+        let taken = self.stepper.step(&self.resolved, feed, at, &last_good)?;
         if let Some(average) = &mut self.average {
             match &self.stepper.on_device {
                 None => average.follow(step + 1, &self.stepper.weights.values),
@@ -323,20 +321,16 @@ impl Trainer {
         self.progress.step += 1;
         self.progress.skipped += u64::from(taken.skipped);
         self.progress.loss_scale = self.stepper.loss_scale;
-        interval.add(&taken, at.rate);
+        self.interval.add(taken, at.rate);
         Ok(())
     }
 
     /// Logs, evaluations and checkpoints that are due.
-    fn after_step(
-        &mut self,
-        interval: &mut Interval,
-        observer: &mut dyn Observer,
-        stop: &Stop,
-    ) -> Result<()> {
+    fn after_step(&mut self, observer: &mut dyn Observer, stop: &Stop) -> Result<()> {
         let step = self.progress.step;
         if self.is_last() || step.is_multiple_of(self.recipe().train.log_every) {
-            let record = interval.take(step, self.epoch(), self.tally.take(), &self.stepper);
+            let epoch = self.epoch();
+            let record = self.interval.take(step, epoch, &self.stepper);
             self.logs.add(&Record::Train(record.clone()))?;
             observer.logged(&record);
         }
@@ -435,7 +429,8 @@ impl Trainer {
         let model = self.deployed()?;
         self.stepper.fetch(self.average.is_some());
         let raw = self.average.as_ref().map(|_| &self.stepper.weights);
-        let (progress, optimiser) = (self.progress, &self.stepper.optimiser);
+        let (progress, interval) = (self.progress, &self.interval);
+        let optimiser = &self.stepper.optimiser;
         let in_parts = self.stepper.whole_state();
         let whole: &dyn Whole = in_parts.as_ref().map_or(&(), |whole| whole);
         checkpoints.add(step, |folder| {
@@ -446,7 +441,8 @@ impl Trainer {
             }
             let recipe = self.stretches.led_to(step).unwrap_or(self.recipe()).to_toml();
             let data = self.identity.clone();
-            State::save(folder, Saved { progress, model, recipe, data, optimiser, raw, whole })
+            let saved = Saved { progress, model, recipe, data, optimiser, raw, whole };
+            State::save_within(interval, folder, saved)
         })?;
         self.stepper.release();
         let best = self.progress.best;

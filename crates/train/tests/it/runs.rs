@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path, sync::atomic::Ordering};
 
 use burn::tensor::Device;
 use omma_train::{
-    Ended, Observer, Outline, Recipe, Resolved, Stop, Trainer,
+    Ended, Observer, Outline, Recipe, Resolved, Resume, Stop, Trainer,
     logs::{EvaluationRecord, Record, TrainRecord, read_records},
     run::{Best, Place, Progress, RunFolder},
 };
@@ -57,6 +57,17 @@ fn finish(trainer: Trainer) -> Events {
     let ended = trainer.run(&mut events, &Stop::default()).unwrap();
     assert!(matches!(ended, Ended::Finished(_)));
     events
+}
+
+fn interrupt(trainer: Trainer, after: u64) {
+    let mut events = Events { stop_after: Some(after), ..Events::default() };
+    let stop = events.stop.clone();
+    let ended = trainer.run(&mut events, &stop).unwrap();
+    assert!(matches!(ended, Ended::Interrupted { step, .. } if step == after));
+}
+
+fn resume(run: &Path) -> Trainer {
+    Trainer::resume(run, Resume::default(), &Device::flex()).unwrap()
 }
 
 fn records(run: &Path) -> Vec<Record> {
@@ -157,5 +168,29 @@ fn log_line_of_an_interval_has_the_means_of_its_steps() {
             assert!((found - expected).abs() <= 1e-12 * expected.abs(), "{name} at {record:?}");
         }
         assert!(record.images_per_second > 0.0);
+    }
+}
+
+/// Train records without their times.
+fn timeless(run: &Path) -> Vec<TrainRecord> {
+    let timeless = |record| TrainRecord { images_per_second: 0.0, ..record };
+    train_records(run).into_iter().map(timeless).collect()
+}
+
+#[test]
+fn resumed_run_logs_the_values_of_an_uninterrupted_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [&LOGGED[..], &["train.log_every=4", "train.ema=0.9"]].concat();
+    let whole = folder.path().join("whole");
+    finish(start(&whole, &settings));
+    let expected = timeless(&whole);
+    assert_eq!(expected.len(), 3);
+    // At the end of an interval, in the middle of one, and twice in another.
+    for steps in [&[4][..], &[6], &[1, 3], &[9]] {
+        let run = folder.path().join(format!("{steps:?}"));
+        interrupt(start(&run, &settings), steps[0]);
+        steps[1..].iter().for_each(|step| interrupt(resume(&run), *step));
+        finish(resume(&run));
+        assert_eq!(timeless(&run), expected, "interrupted after {steps:?}");
     }
 }
