@@ -288,4 +288,46 @@ mod tests {
         assert!(two.images * 3 < all.images, "{} {}", two.in_words(), all.in_words());
         assert!(two.weights * 2 < all.weights, "{} {}", two.in_words(), all.in_words());
     }
+
+    /// Bytes of a step with parts of eight images.
+    fn images_of(task: &str, batch: usize, more: &[&str]) -> u64 {
+        let parts = [format!("train.batch={batch}"), format!("train.accumulation={}", batch / 8)];
+        let settings: Vec<&str> =
+            parts.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let recipe = Recipe::parse(task, "test".as_ref(), &settings).unwrap();
+        recipe.step_memory().unwrap().images
+    }
+
+    #[test]
+    fn similarities_of_a_contrast_grow_with_the_square_of_its_batch() {
+        let pairs = "task = 'contrast'\nmodel.preset = 'limoe-tiny'\nmodel.moe = 'none'";
+        let images = |batch| images_of(pairs, batch, &[]);
+        // Eight tensors of floats; what a part holds stays the same.
+        let similarities = |batch: u64| 8 * 4 * batch * batch;
+        assert_eq!(images(64) - images(32), similarities(64) - similarities(32));
+        assert_eq!(images(512) - images(64), similarities(512) - similarities(64));
+        let classes = "model.preset = 'vit-tiny'";
+        assert_eq!(images_of(classes, 512, &[]), images_of(classes, 64, &[]));
+    }
+
+    #[test]
+    fn maps_of_a_segmentation_grow_with_pixels_times_classes() {
+        let floats = |resolution: usize, classes: usize| {
+            let settings = [format!("model.resolution={resolution}"), "train.batch=8".to_owned()];
+            let mut recipe = Recipe::parse(
+                "task = 'segmentation'\nmodel.preset = 'vit-tiny'",
+                "test".as_ref(),
+                &settings,
+            )
+            .unwrap();
+            recipe.model = recipe.model.into_segmenter(classes);
+            recipe.train.shards = 1;
+            recipe.pixels_of_maps()
+        };
+        // Eight tensors of a part of eight images.
+        assert_eq!(floats(32, 3), 8 * 8 * 32 * 32 * 3);
+        assert_eq!(floats(64, 3), 4 * floats(32, 3));
+        assert_eq!(floats(32, 9), 3 * floats(32, 3));
+        assert_eq!(recipe(&["train.batch=8"]).pixels_of_maps(), 0, "images have one row of logits");
+    }
 }

@@ -61,17 +61,26 @@ mod tests {
     use crate::optimiser::read;
 
     #[test]
-    fn an_average_forgets_its_start() {
+    fn early_steps_have_a_decay_that_grows_with_the_step() {
         let mut average = Average::new(0.9, &[vec![100.0]]);
-        (1..200).for_each(|step| average.follow(step, &[vec![1.0]]));
-        assert!((average.values[0][0] - 1.0).abs() < 1e-3);
+        // The distance to 1 shrinks from 99 by 2/11, 3/12, 4/13.
+        for (step, expected) in [(1, 19.0), (2, 5.5), (3, 1.0 + 18.0 / 13.0)] {
+            average.follow(step, &[vec![1.0]]);
+            let found = average.values[0][0];
+            assert!((found - expected).abs() < 1e-5, "step {step}: {found}");
+        }
+        (4..100).for_each(|step| average.follow(step, &[vec![1.0]]));
+        assert!((average.values[0][0] - 1.0).abs() < 1e-5, "the start is forgotten");
     }
 
     #[test]
     fn late_steps_have_the_decay_that_was_asked_for() {
-        let mut average = Average::new(0.5, &[vec![0.0]]);
-        average.follow(1000, &[vec![1.0]]);
-        assert_eq!(average.values[0][0], 0.5);
+        for (decay, step, expected) in [(0.5, 1000, 0.5), (0.9, 80, 0.1), (0.9, 1000, 0.1)] {
+            let mut average = Average::new(decay, &[vec![0.0]]);
+            average.follow(step, &[vec![1.0]]);
+            let found = average.values[0][0];
+            assert!((found - expected).abs() < 1e-7, "decay {decay}, step {step}: {found}");
+        }
     }
 
     #[test]

@@ -240,4 +240,27 @@ mod tests {
             assert_eq!(found(lanes), one_by_one);
         }
     }
+
+    /// Runs itself in a process whose threads ask for larger stacks than there are addresses.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn lanes_without_threads_are_an_error() {
+        const STACK: &str = "RUST_MIN_STACK";
+        const TEST: &str = "trainer::shards::tests::lanes_without_threads_are_an_error";
+        if std::env::var_os(STACK).is_some_and(|size| size == "1152921504606846976") {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(2).stack_size(1 << 20);
+            let error = pool.build().unwrap().install(|| Shards::new(2)).err();
+            assert!(matches!(error, Some(TrainError::Threads(_))), "{error:?}");
+            let message = error.unwrap().to_string();
+            assert!(message.starts_with("the threads of train.shards cannot be started: "));
+            return;
+        }
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([TEST, "--exact", "--test-threads=1"])
+            .env(STACK, "1152921504606846976")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    }
 }

@@ -78,9 +78,20 @@ fn left_by(run: &Path) -> (Vec<(String, Vec<f32>)>, Vec<TrainRecord>) {
 }
 
 fn left_by_steps(run: &Path, steps: u64) -> (Vec<(String, Vec<f32>)>, Vec<TrainRecord>) {
-    let mut values = Vec::new();
     let state = format!("checkpoints/step-{steps:08}/state.safetensors");
-    for file in ["model.safetensors", &state] {
+    (values_of(run, &["model.safetensors", &state]), train_records(run))
+}
+
+/// The weights of the checkpoint after a step and what is beside them, and what was logged.
+fn left_by_checkpoint(run: &Path, step: u64) -> (Vec<(String, Vec<f32>)>, Vec<TrainRecord>) {
+    let file = |name: &str| format!("checkpoints/step-{step:08}/{name}.safetensors");
+    let [model, state] = ["model", "state"].map(file);
+    (values_of(run, &[&model, &state]), train_records(run))
+}
+
+fn values_of(run: &Path, files: &[&str]) -> Vec<(String, Vec<f32>)> {
+    let mut values = Vec::new();
+    for file in files {
         let bytes = fs::read(run.join(file)).unwrap();
         for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().iter() {
             let floats = tensor.data().chunks_exact(4);
@@ -88,13 +99,17 @@ fn left_by_steps(run: &Path, steps: u64) -> (Vec<(String, Vec<f32>)>, Vec<TrainR
             values.push((name.to_owned(), floats.collect()));
         }
     }
+    values.sort_by(|(a, _): &(String, Vec<f32>), (b, _)| a.cmp(b));
+    values
+}
+
+fn train_records(run: &Path) -> Vec<TrainRecord> {
     let of = |record| match record {
         Record::Train(record) => Some(record),
         _ => None,
     };
-    values.sort_by(|(a, _), (b, _)| a.cmp(b));
     let records = read_records(&RunFolder::open(run).unwrap().0).unwrap();
-    (values, records.into_iter().filter_map(of).collect())
+    records.into_iter().filter_map(of).collect()
 }
 
 /// Whether two runs have learned the same, within what rounding makes of it.
@@ -308,12 +323,30 @@ fn experts_move_their_gates_out_and_their_plan_in() {
 fn a_run_that_diverges_on_a_device_says_so_before_a_bad_step_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let settings = ["optimiser.learning_rate=10", "optimiser.kind=sgd", "optimiser.clip_norm=0"];
+    let settings = [
+        "optimiser.learning_rate=10",
+        "optimiser.kind=sgd",
+        "optimiser.clip_norm=0",
+        "train.checkpoint_every=1",
+        "train.keep=8",
+    ];
     let trainer = on_device(start(&run, DENSE, &settings));
-    let Err(TrainError::Diverged { why, layers, .. }) = trainer.run(&mut Nobody, &Stop::default())
+    let Err(TrainError::Diverged { why, layers, last_good }) =
+        trainer.run(&mut Nobody, &Stop::default())
     else {
         panic!("a learning rate of 10 is too much");
     };
     assert!(why.contains("training has diverged"), "{why}");
     assert!(layers.contains("blocks.1") && layers.lines().count() > 2, "{layers}");
+    // Every step before the bad one was logged and saved, with finite values only.
+    let folder = RunFolder::open(&run).unwrap().0;
+    let saved = folder.checkpoints().steps().unwrap();
+    let last = *saved.last().unwrap();
+    assert_eq!(saved, (1..=last).collect::<Vec<_>>());
+    assert!(why.contains(&format!("step {} ", last + 1)), "{why}");
+    assert!(last_good.contains(&format!("(after step {last})")), "{last_good}");
+    let (values, records) = left_by_checkpoint(&run, last);
+    assert!(values.iter().flat_map(|(_, values)| values).all(|value| value.is_finite()));
+    assert_eq!(records.iter().map(|record| record.step).collect::<Vec<_>>(), saved);
+    assert!(records.iter().all(|it| it.loss.is_finite() && it.gradient_norm.is_finite()));
 }
