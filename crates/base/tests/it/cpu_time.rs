@@ -28,7 +28,8 @@ fn work_of_all_threads_counts_and_waiting_does_not() {
     let working = spent(|| {
         thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(|| compute(share)))));
     });
-    assert!((0.12..0.24).contains(&working), "{working}");
+    assert!(working >= 0.12, "two threads have worked for 60 ms each: {working}");
+    // A busy machine makes the process wait, which costs it nothing but the rest of a slice.
     let waiting = spent(|| thread::sleep(Duration::from_millis(200)));
-    assert!(waiting < 0.1, "{waiting}");
+    assert!(waiting < working / 2.0, "waiting took {waiting}, working {working}");
 }
