@@ -152,9 +152,19 @@ fn damaged_checkpoints_are_named() {
 
 #[test]
 fn every_command_explains_itself_with_an_example() {
-    for command in ["init", "cost", "convert", "upcycle", "adapt", "inspect"] {
+    let help = run(&["--help"]);
+    let commands = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    // Names are indented by two spaces, and what goes on in another line by more.
+    let name = |line: &str| -> Option<String> {
+        let name = line.strip_prefix("  ")?.split(' ').next()?;
+        (!name.is_empty() && name != "help").then(|| name.to_owned())
+    };
+    let commands: Vec<String> = commands.lines().filter_map(name).collect();
+    assert!(commands.len() > 25, "{commands:?}");
+    for command in &commands {
         let text = run(&[command, "--help"]);
-        assert!(text.contains(&format!("omma {command} ")), "{text}");
+        let (_, examples) = text.split_once("Example").unwrap_or_else(|| panic!("{text}"));
+        assert!(examples.contains(&format!("  omma {command}")), "{text}");
     }
 }
 

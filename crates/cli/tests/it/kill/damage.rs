@@ -167,9 +167,21 @@ fn a_changed_recipe_does_not_make_checkpoints_damaged() {
     .unwrap();
     let before = checkpoints(&example.run);
     assert!(refusal(&mut resume(&example.run)).contains("optimiser.kind"));
-    let _ = resume(&example.run).arg("--accept-changes").status().unwrap();
-    assert!(before.keys().all(|path| !path.to_string_lossy().contains("damaged")));
+    assert!(checkpoints(&example.run) == before, "a resume that is refused touches nothing");
+    let output = said(resume(&example.run).arg("--accept-changes"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(!text.contains("damaged"), "{text}");
     assert_eq!(set_aside(&example.run), 0);
+    let after = checkpoints(&example.run);
+    let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+    assert!(after.keys().map(path).all(|path| !path.contains("damaged")));
+    let kept = after.iter().filter(|(path, _)| before.contains_key(*path));
+    assert!(
+        kept.into_iter().all(|(path, bytes)| path.ends_with("best.json") || before[path] == *bytes)
+    );
+    let last = format!("step-{STEPS:08}");
+    assert!(steps(&example.run).pop().is_some_and(|path| path.ends_with(&last)));
 }
 
 #[test]

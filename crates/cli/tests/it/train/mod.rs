@@ -38,7 +38,7 @@ fn a_run_leaves_everything_it_promises() {
     assert!((number("test_nll") - 10_f64.ln()).abs() < 0.3, "{}", number("test_nll"));
     assert!((0.1..1.0).contains(&number("linear_baseline_accuracy")));
     let images = number("images_per_second") * number("train_seconds");
-    assert!((images / (12.0 * 16.0) - 1.0).abs() < 0.5, "{images} images in 12 steps of 16");
+    assert!((images / (12.0 * 16.0) - 1.0).abs() < 1e-9, "{images} images in 12 steps of 16");
     if cfg!(unix) {
         let cores = std::thread::available_parallelism().unwrap().get() as f64;
         let share = number("train_cpu_seconds") / number("train_seconds");
@@ -63,11 +63,48 @@ fn a_run_leaves_everything_it_promises() {
     for file in files {
         assert!(run.join(file).exists(), "{file}");
     }
+    assert_run_files_agree(&run, &result);
     // The folder of a run is a checkpoint to other commands.
     omma(folder.path(), &["inspect"]).arg(&run).assert().success();
     // A second run has a folder of its own.
     train(folder.path(), "default", &[]).assert().success();
     assert!(folder.path().join("runs/default-2/result.json").exists());
+}
+
+/// Asserts that the files of a finished run of 12 steps say the same of it.
+fn assert_run_files_agree(run: &Path, result: &Value) {
+    let read = |name: &str| fs::read(run.join(name)).unwrap();
+    let parse = |name: &str| serde_json::from_slice::<Value>(&read(name)).unwrap();
+    let last = "checkpoints/step-00000012";
+    for name in ["model.safetensors", "config.json"] {
+        assert_eq!(read(name), read(&format!("{last}/{name}")), "{name} is the last checkpoint's");
+    }
+    assert_eq!(parse("checkpoints/best.json"), result["best_validation"]);
+    assert_eq!(parse("classes.json").as_array().unwrap().len(), 10);
+    let recipe = fs::read_to_string(run.join("recipe.toml")).unwrap();
+    let recipe = omma_train::Recipe::parse::<&str>(&recipe, "recipe.toml".as_ref(), &[]).unwrap();
+    assert_eq!((recipe.train.steps, recipe.train.batch), (12, 16));
+    assert_eq!((result["recipe"].as_str(), result["steps"].as_u64()), (Some("default"), Some(12)));
+    let log = String::from_utf8(read("metrics.jsonl")).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let evaluations: Vec<&Value> =
+        lines.iter().filter(|line| line["kind"] == "evaluation").collect();
+    // A tenth of 12 steps is one.
+    let steps: Vec<u64> = evaluations.iter().map(|it| it["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, (1..=12).collect::<Vec<_>>());
+    let highest = evaluations.iter().map(|it| it["accuracy"].as_f64().unwrap());
+    let highest = highest.fold(f64::MIN, f64::max);
+    assert_eq!(result["best_validation"]["score"].as_f64(), Some(highest));
+    let summary = String::from_utf8(read("summary.csv")).unwrap();
+    let (head, rows) = summary.split_once('\n').unwrap();
+    let column = head.split(',').position(|name| name == "validation_accuracy").unwrap();
+    let found: Vec<String> =
+        rows.lines().map(|row| row.split(',').nth(column).unwrap().to_owned()).collect();
+    let accuracy = |it: &&Value| format!("{:.6}", it["accuracy"].as_f64().unwrap());
+    assert_eq!(found, evaluations.iter().map(accuracy).collect::<Vec<_>>());
+    let report = String::from_utf8(read("report.html")).unwrap();
+    let accuracy = 100.0 * result["test_accuracy"].as_f64().unwrap();
+    assert!(report.contains(&format!("{accuracy:.2}")), "the report has the accuracy {accuracy}");
 }
 
 #[test]
