@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::support::omma;
 
-fn train(folder: &Path, run: &str, settings: &[&str]) -> Command {
+fn train(folder: &Path, recipe: &str, run: &str, settings: &[&str]) -> Command {
     let mut command = omma(folder, &[]);
     command.env("OMMA_CACHE", folder.join("cache"));
-    command.args(["train", "vit", "--run", run, "--set", "train.linear_baseline=false"]);
+    command.args(["train", recipe, "--run", run, "--set", "train.linear_baseline=false"]);
     for setting in COMMON.iter().chain(settings) {
         command.args(["--set", setting]);
     }
@@ -29,8 +29,8 @@ const COMMON: &[&str] = &[
 ];
 
 /// GiB that the command says a step takes, and MiB that its process held.
-fn estimated_and_held(folder: &Path, run: &str, settings: &[&str]) -> (f64, f64) {
-    let output = train(folder, run, settings).assert().success();
+fn estimated_and_held(folder: &Path, recipe: &str, run: &str, settings: &[&str]) -> (f64, f64) {
+    let output = train(folder, recipe, run, settings).assert().success();
     let said = String::from_utf8(output.get_output().stderr.clone()).unwrap();
     let before = said.split(" GiB (weights").next().unwrap();
     let estimate: f64 = before.rsplit("about ").next().unwrap().parse().unwrap();
@@ -54,18 +54,28 @@ fn memory_estimate_is_within_a_quarter_of_what_is_held() {
         ("sparse", [&vit[..], &moe, &["train.batch=48", "train.steps=1"]].concat()),
     ];
     let soft = ["model.moe.router=soft", "model.moe.slots=8", "train.batch=96"];
-    let nightly: [(&str, Vec<&str>); 6] = [
+    // What is held is mostly the similarities of a batch, or the maps of its pixels.
+    let contrast = ["model.resolution=16", "model.patch=8", "model.width=32", "model.depth=2"];
+    let contrast = [&contrast[..], &["model.heads=2", "model.mlp=64", "train.steps=1"]].concat();
+    let pairs = ["data.train_samples=5200", "data.validation=0", "train.batch=5120"];
+    let contrast = [&contrast[..], &pairs, &["train.accumulation=8"]].concat();
+    let segment = ["model.resolution=128", "model.patch=16", "train.batch=96", "train.shards=1"];
+    let segment = [&segment[..], &["train.steps=1"]].concat();
+    let nightly: [(&str, Vec<&str>); 8] = [
         ("dense", [&vit[..], &["train.batch=96"]].concat()),
         ("wide", wide.to_vec()),
         ("sparse", [&vit[..], &moe, &["train.batch=96"]].concat()),
         ("soft", [&vit[..], &soft].concat()),
         ("members", [&vit[..], &moe, &["model.moe.members=2", "train.batch=48"]].concat()),
         ("frozen", [&vit[..], &["train.freeze=all-but-2", "train.batch=192"]].concat()),
+        ("limoe-dense", contrast),
+        ("segment", segment),
     ];
     let cases = if is_nightly() { nightly.to_vec() } else { usual.to_vec() };
     let mut wrong = Vec::new();
     for (name, settings) in cases {
-        let (estimate, held) = estimated_and_held(folder.path(), name, &settings);
+        let recipe = if ["limoe-dense", "segment"].contains(&name) { name } else { "vit" };
+        let (estimate, held) = estimated_and_held(folder.path(), recipe, name, &settings);
         let ratio = estimate / held;
         println!("{name}: about {estimate:.2} GiB, held {held:.2} GiB: {ratio:.2}");
         if !(0.75..=1.25).contains(&ratio) {
@@ -81,7 +91,7 @@ fn a_batch_that_does_not_fit_is_computed_in_parts_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     let settings = ["model.resolution=64", "model.patch=8", "model.width=96", "model.heads=3"];
     let settings = [&settings[..], &["model.mlp=384", "train.batch=256", "train.steps=1"]].concat();
-    let mut command = train(folder.path(), "parts", &settings);
+    let mut command = train(folder.path(), "vit", "parts", &settings);
     let output = command.args(["--max-memory", "400M"]).assert().success();
     let said = String::from_utf8(output.get_output().stderr.clone()).unwrap();
     assert!(said.contains("train.accumulation="), "{said}");
@@ -93,7 +103,7 @@ fn a_batch_that_does_not_fit_is_computed_in_parts_or_refused() {
             .unwrap();
     let held = result["peak_rss_bytes"].as_f64().unwrap() / f64::from(1 << 20);
     assert!(held < 400.0, "{held} MiB");
-    let mut command = train(folder.path(), "refused", &settings);
+    let mut command = train(folder.path(), "vit", "refused", &settings);
     let output = command.args(["--max-memory", "60M"]).assert().failure();
     let said = String::from_utf8(output.get_output().stderr.clone()).unwrap();
     assert!(said.contains("train.freeze") && !folder.path().join("refused").exists(), "{said}");
