@@ -40,11 +40,12 @@ fn assert_close(one: &Path, other: &Path) {
 fn experts_on_two_and_on_four_ranks_learn_what_they_learn_in_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("alone");
-    alone(&whole, 50, MIXTURE);
+    let steps = by_tier(16, 50);
+    alone(&whole, steps, MIXTURE);
     for (ranks, experts) in [(2, 2), (4, 2), (4, 4)] {
         let run = folder.path().join(format!("{ranks}-{experts}"));
         let setting = format!("train.expert_parallel={experts}");
-        finish(&mut start(ranks, &run, 50, &spread(&setting)));
+        finish(&mut start(ranks, &run, steps, &spread(&setting)));
         assert_close(&whole, &run);
         let log = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
         assert!(log.contains("\"peak_load\"") && log.contains("\"experts\""), "{log}");
@@ -56,7 +57,7 @@ fn spread_experts_survive_kills_and_other_numbers_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let settings = spread("train.expert_parallel=2");
-    let (kills, steps) = by_tier((1, 60), (5, 90));
+    let (kills, steps) = by_tier((1, 36), (5, 90));
     finish(&mut start(4, &at("whole"), steps, &settings));
     let run = at("killed");
     let mut job = Job::start(start(4, &run, steps, &settings));
