@@ -5,7 +5,7 @@ use omma_train::logs::Record;
 use crate::several_ranks::{assert_divergence_ends_all_ranks, assert_same_bits, records, train};
 
 /// Experts large enough for several buckets of gradients.
-const LARGE: [&str; 3] = ["model.moe.hidden=2100", "model.moe.placement=0,1", "train.steps=4"];
+const LARGE: [&str; 3] = ["model.moe.hidden=2100", "model.moe.placement=0,1", "train.steps=2"];
 
 #[test]
 fn sums_on_the_way_are_those_at_the_end() {
