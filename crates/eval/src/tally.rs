@@ -145,6 +145,13 @@ mod tests {
     }
 
     #[test]
+    fn members_without_errors_disagree_by_zero() {
+        let mut tally = Tally::new(Binning::default(), 2);
+        tally.add(&[&[3.0, 0.0], &[2.0, 0.0]], 0);
+        assert_eq!(tally.diversity().unwrap().disagreement, 0.0);
+    }
+
+    #[test]
     fn a_mean_is_of_all_or_of_none() {
         let one = |kl: f64| DiversityRecord { kl, cosine: 1.0 - kl, ..DiversityRecord::default() };
         let mean = DiversityRecord::mean(&[Some(one(0.25)), Some(one(0.75))]).unwrap();

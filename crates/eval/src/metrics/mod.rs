@@ -100,6 +100,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn log_sum_exp_is_exact_for_small_and_huge_logits() {
+        assert!((log_sum_exp(&[1.0, 2.0, 3.0]) - 3.407_605_964_444_38).abs() < 1e-12);
+        assert!((log_sum_exp(&[1000.0, 1000.0]) - (1000.0 + 2_f64.ln())).abs() < 1e-9);
+    }
+
+    #[test]
     fn ties_go_to_the_lowest_index() {
         assert_eq!(largest(&[0.1, 0.4, 0.4, 0.1]), 1);
         assert_eq!(largest(&[0.25; 4]), 0);

@@ -51,6 +51,22 @@ fn saving_loading_and_saving_again_gives_the_same_bytes() {
 }
 
 #[test]
+fn checkpoint_has_format_two_and_a_newer_format_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    save(&model(&[]), folder.path()).unwrap();
+    let file = folder.path().join(WEIGHTS);
+    let mut bytes = fs::read(&file).unwrap();
+    // The note is JSON within the JSON of the header.
+    let mark = br#"{\"format\":2,"#;
+    let place = bytes.windows(mark.len()).position(|part| part == mark).unwrap();
+    bytes[place + mark.len() - 2] = b'3';
+    fs::write(&file, bytes).unwrap();
+    let error = read(folder.path()).err().unwrap();
+    assert!(matches!(error, ModelError::NotACheckpoint { .. }), "{error}");
+    assert!(error.to_string().contains("format 3"), "{error}");
+}
+
+#[test]
 fn a_truncated_file_says_how_much_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     save(&model(&[]), folder.path()).unwrap();

@@ -105,6 +105,17 @@ fn modalities_are_compared_across_their_gates() {
 }
 
 #[test]
+fn group_that_lacks_a_modality_compares_those_it_has() {
+    // Tokens 0 to 5 are images, 6 to 9 are texts; the first group has no text.
+    let modality: Vec<usize> = (0..TOKENS).map(|token| usize::from(token >= 6)).collect();
+    let terms = vec![LossTerm::new(Loss::ModalityInformation, 1.0)];
+    let (values, _) = losses(config(terms, Grouping::Tokens(5)), Some(modality));
+    assert_close(values[0][0], modality_information_loss(&[marginal(rows(0..5))]).into_scalar());
+    let both = [marginal(rows(5..6)), marginal(rows(6..10))];
+    assert_close(values[0][1], modality_information_loss(&both).into_scalar());
+}
+
+#[test]
 fn subsets_are_averaged() {
     let pool = Pool::Partition { subsets: 2 };
     let terms = vec![LossTerm::new(Loss::Importance, 1.0)];

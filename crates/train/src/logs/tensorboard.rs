@@ -134,5 +134,11 @@ mod tests {
             &[0x15, 0, 0, 0, 0x3f],
         ];
         assert!(frames[1].ends_with(&expected.concat()));
+        // Field 1 is the wall time in seconds.
+        for frame in &frames {
+            assert_eq!(frame[0], 0x09);
+            let seconds = f64::from_le_bytes(frame[1..9].try_into().unwrap());
+            assert!((now() - seconds).abs() < 60.0, "{seconds}");
+        }
     }
 }

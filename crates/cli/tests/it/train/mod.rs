@@ -64,6 +64,22 @@ fn a_run_leaves_everything_it_promises() {
         assert!(run.join(file).exists(), "{file}");
     }
     assert_run_files_agree(&run, &result);
+    // TensorBoard has a series of every kind.
+    let events = fs::read_dir(&run).unwrap().flatten().map(|entry| entry.path());
+    let events = events.filter(|path| path.to_string_lossy().contains("tfevents"));
+    let events: Vec<u8> = events.flat_map(|path| fs::read(path).unwrap()).collect();
+    for series in [
+        "train/loss",
+        "train/learning_rate",
+        "validation/accuracy",
+        "routing/block1/peak_load",
+        "routing/block1/dropped_share",
+        "routing/block1/dead_experts",
+        "routing/block1/gate_entropy",
+    ] {
+        let found = events.windows(series.len()).any(|part| part == series.as_bytes());
+        assert!(found, "{series}");
+    }
     // The folder of a run is a checkpoint to other commands.
     omma(folder.path(), &["inspect"]).arg(&run).assert().success();
     // A second run has a folder of its own.
