@@ -17,7 +17,7 @@ use std::io;
 
 /// Marks a place where a test can inject a fault.
 ///
-/// Fails only if a test fills the disk here. Costs nothing in release builds.
+/// Fails only if a test fills the disk here. Does nothing in release builds.
 #[cfg(all(debug_assertions, unix))]
 pub fn point(name: &str) -> io::Result<()> {
     injected::point(name)

@@ -2,7 +2,8 @@
 //!
 //! A target begins with files that are right, takes them apart ([`container`]), changes the parts
 //! ([`mutation`]), puts them together again with the checksums and lengths that belong to them, and hands the
-//! result to a parser. The parser must accept the files that are right; it may refuse the others. It may not panic, abort, take longer than
+//! result to a parser. The parser must accept the files that are right; it may refuse the others. It may
+//! not panic, abort, take longer than
 //! [`SLOWEST`] or hold more than [`MOST_MEMORY`].
 //!
 //! `cargo test --workspace` tries a few hundred inputs per target; as many as one likes:
@@ -48,7 +49,7 @@ pub struct Target<'a> {
     pub cases: u32,
 }
 
-/// Whether a parser accepted a file.
+/// Result of a parser: the file was accepted or refused.
 pub trait ParserOutcome {
     /// Returns whether the file was accepted.
     fn is_accepted(&self) -> bool;
@@ -72,7 +73,7 @@ impl Target<'_> {
     ///
     /// # Panics
     ///
-    /// If the parser refuses a seed as it is, or if it fails on a changed one.
+    /// Panics if the parser refuses an unchanged seed or fails on a changed one.
     pub fn run<T: ParserOutcome>(&self, parser: impl Fn(&Path) -> T) {
         let _alone = watch::alone();
         let memory = Path::new("/dev/shm");

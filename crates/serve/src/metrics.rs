@@ -208,7 +208,7 @@ impl ModelMetrics {
         ModelLabels { model: self.name.clone() }
     }
 
-    /// Images that wait for a batch now.
+    /// Sets the number of images that wait for a batch.
     pub(crate) fn waits(&self, images: usize) {
         self.series.waiting.get_or_create(&self.labels()).set(images as i64);
     }

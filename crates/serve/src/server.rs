@@ -104,7 +104,7 @@ impl Server {
         self.lost_log_lines(self.access.as_ref().map_or(0, AccessLog::lost));
     }
 
-    /// Counts images that wait for a batch.
+    /// Updates the number of images that wait for a batch, for each model.
     pub(crate) fn count_waiting(&self) {
         for model in &self.models {
             let live = model.live();

@@ -1,4 +1,4 @@
-//! What the tests of all commands share: the program, trained runs, and what a command printed.
+//! Helpers for the tests of all commands: the program, trained runs, and the output of commands.
 
 use std::{
     path::{Path, PathBuf},
